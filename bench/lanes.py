@@ -24,7 +24,7 @@ _CONNECTIONS = 8
 _BATCH = 100
 _PUBLISH = "select postbus.publish_many($1, $2::bytea[], keys => $3::text[])"
 # Without waiting for the disk, like bus.pop: a pop that a crash undoes is repeated.
-_POP = "select *, set_config('synchronous_commit', 'off', true) from postbus.pop($1, $2, 'bench', $3, floor => $4)"
+_POP = "select *, set_config('synchronous_commit', 'off', true) from postbus.pop($1, $2, 'bench', $3, scan_floor => $4)"
 
 
 class _Topic:
@@ -49,7 +49,7 @@ class _Topic:
         """Pop and ack once. Returns the lanes of the messages."""
         began = time.perf_counter()
         *found, last = await conn.fetch(_POP, _TOPIC, _GROUP, batch, self._floor)
-        self._floor = last["next_floor"]
+        self._floor = last["next_scan_floor"]
         if not found:
             return []
         self.pops.append(time.perf_counter() - began)
@@ -94,7 +94,7 @@ async def _topic(lab: Lab, lanes: int) -> AsyncIterator[_Topic]:
         if (had := await topic.drain(1000)) != lanes:
             raise AssertionError(f"{had} of {lanes} messages were popped")
         async with connection(dsn) as conn:
-            await conn.execute("vacuum analyze postbus.retrying")
+            await conn.execute("vacuum analyze postbus.deferred")
         yield topic
 
 

@@ -108,7 +108,7 @@ async def _sweep(conn: asyncpg.Connection) -> tuple[int, float]:
     """Sweep until all published messages are dropped. Returns their number, and how many seconds it took."""
     kept = await conn.fetchval(_KEPT)
     began = time.perf_counter()
-    await conn.execute("update postbus.storage set period = '0'")
+    await conn.execute("update postbus.log_storage set period = '0'")
     for days in range(1, 6):  # a new partition is opened, and the old one closed and dropped
         await conn.execute("select postbus.sweep_log_as_of($1, now() + make_interval(days => $2))", _STORAGE, days)
     seconds = time.perf_counter() - began

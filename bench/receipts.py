@@ -18,7 +18,7 @@ _AGED = """
 """
 _SAMPLED = """
     select count(*) filter (where done.groups = $2) as known, count(*) as sampled
-      from (select (s.position & 8796093022207) * 1024 + (random() * (s.count - 1))::int as id
+      from (select (s.sequence & 8796093022207) * 1024 + (random() * (s.count - 1))::int as id
               from postbus.segment s order by random() limit $1) as chosen
      cross join lateral (select count(*) as groups from postbus.deliveries_of($3, chosen.id) as d
                           where d.status = 'COMPLETED' and d.settled_at is not null and d.worker is not null) as done

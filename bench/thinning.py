@@ -29,7 +29,7 @@ _WARM_SECONDS = 0.5  # seconds of each round that do not count
 _SHORTEST = 0.75  # seconds of a round that count: in less, no partition may be swept
 _PERIOD = 0.5  # seconds
 _BETWEEN = 0.5  # seconds between two sweeps
-_REMOVED = "select coalesce(sum(removed_total), 0)::bigint from postbus.sweep_job where job = 'drop_leaves'"
+_REMOVED = "select coalesce(sum(removed_total), 0)::bigint from postbus.sweep_job where job = 'drop_partitions'"
 _KEPT = {"retention": "1 day", "zero_subscription_retention": "1 day", "max_retention": "30 days"}
 _GOING = {"retention": "0", "zero_subscription_retention": "0", "max_retention": "0"}
 
@@ -52,7 +52,7 @@ async def measure(lab: Lab, plan: Plan, report: Report) -> None:
                 rates[is_thinned].append(sum(done))
                 if is_thinned:
                     removed.append(await conn.fetchval(_REMOVED) - before)
-        left = await conn.fetchval("select count(*) from postbus.log_leaf where closed_at is not null")
+        left = await conn.fetchval("select count(*) from postbus.log_partition where closed_at is not null")
     report.add(
         kept_published_per_s=median(rates[False]),
         thinned_published_per_s=median(rates[True]),
@@ -72,7 +72,7 @@ async def _create_topics(conn: asyncpg.Connection) -> None:
     await conn.execute("select postbus.subscribe($1, 'paused')", _NEIGHBOUR)
     await conn.execute("select postbus.set_group_state($1, 'paused', 'PAUSED')", _NEIGHBOUR)
     await conn.execute("update postbus.sweep_setting set interval = '1 second'")
-    await conn.execute("update postbus.storage set period = make_interval(secs => $1)", _PERIOD)
+    await conn.execute("update postbus.log_storage set period = make_interval(secs => $1)", _PERIOD)
 
 
 async def _sweep(dsn: str) -> None:

@@ -66,12 +66,12 @@ class StoreObserver:
         self._leases: dict[Any, tuple[str, list[int]]] = {}
 
     def install(self) -> None:
-        for name in ("claim", "claim_suspects", "read_log", "claim_retrying"):
+        for name in ("claim", "claim_suspects", "read_log", "claim_deferred"):
             is_claim = name in ("claim", "claim_suspects")
             _replace(name, self._dying_after(AFTER_CLAIM, getattr(Store, name), is_claim=is_claim))
         for name in ("retry", "put_off"):
             _replace(name, self._dying_after(AFTER_PUTTING_OFF, getattr(Store, name)))
-        for name in ("ack", "ack_within", "settle", "settle_retrying"):
+        for name in ("ack", "ack_within", "settle", "settle_deferred"):
             _replace(name, self._dying_during(getattr(Store, name)))
         for name in ("ack", "ack_within", "retry", "dead_letter", "release"):
             _replace(name, self._taking_out(getattr(Store, name)))

@@ -34,11 +34,11 @@ NOT_THERE = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClie
 _LEFT_OVER = """
     select (select count(*) from postbus.queued) + (select count(*) from postbus.delayed)
          + (select coalesce(sum(cardinality(l.messages)), 0) from postbus.lease l)
-         + (select count(*) from postbus.retrying)
+         + (select count(*) from postbus.deferred)
          + (select coalesce(sum((postbus.group_lag(s.id)).messages), 0) from postbus.subscription s)
 """
 _LEFT = (
-    "select clock_timestamp(), subscription_id, lane, id, key, parked, due_at, attempts from postbus.retrying",
+    "select clock_timestamp(), subscription_id, lane, id, key, parked, due_at, attempts from postbus.deferred",
     "select * from postbus.lane order by subscription_id, lane",
     "select name, pid, seen_at from postbus.worker",
     "select token, topic_id, member, ends_at, open_ids from postbus.lease",
@@ -50,7 +50,7 @@ _NOT_COMPLETED = """
 # Leaves are numbered from 1 on, and the oldest are dropped first.
 _DROPPED = """
     select coalesce(sum(oldest - 1), 0)::integer
-      from (select min(epoch) as oldest from postbus.log_leaf join postbus.storage s on s.id = storage_id
+      from (select min(epoch) as oldest from postbus.log_partition join postbus.log_storage s on s.id = storage_id
              where s.topic_id is not null group by storage_id) as leaves
 """
 
@@ -174,7 +174,9 @@ class World:
             if mode.is_relayed:
                 await self.ask(subscribe, mode.entry, RELAY, database=database)
         await self.ask("update postbus.sweep_setting set interval = '1 second'", database=database)
-        await self.ask("update postbus.storage set period = '1 second' where topic_id is not null", database=database)
+        await self.ask(
+            "update postbus.log_storage set period = '1 second' where topic_id is not null", database=database
+        )
         if any(mode.is_streamed for mode in modes):  # a queue's first id is that of the log's tenth segment
             await self.ask("select setval('postbus.message_id', 10 * 1024, false)", database=database)
 
@@ -269,7 +271,9 @@ class World:
         raise Unsettled(f"{left} messages were left after {within:g} s")
 
     async def _left_over(self, database: str) -> int:
-        for storage in await self.ask("select coalesce(array_agg(id), '{}') from postbus.storage", database=database):
+        for storage in await self.ask(
+            "select coalesce(array_agg(id), '{}') from postbus.log_storage", database=database
+        ):
             # Lags are counted by sweeps.
             await self.ask("select counted from postbus.sweep_log($1)", storage, database=database)
         return int(await self.ask(_LEFT_OVER, database=database))

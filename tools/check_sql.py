@@ -20,7 +20,7 @@ PARAMETER = re.compile(r"^\s*(?!out\b)(\w+)\s+timestamptz\b", re.MULTILINE)
 TIMES = {
     "event_id": {"published_at"},
     "import_messages": {"published_ats"},
-    "import_retrying": {"published_ats"},
+    "import_deferred": {"published_ats"},
     "publish": {"deliver_at"},
     "publish_many": {"deliver_ats"},
     "purge_dead_letters": {"died_before"},

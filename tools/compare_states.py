@@ -43,7 +43,7 @@ _PUBLISH = (
 )
 _ADVANCE = (
     "select postbus.advance(subscription_ids => array[$1::bigint], lanes => array[$2::int], "
-    "numbers => array[$3::bigint], cursors => array[$4], done_positions => array[null::bigint], "
+    "numbers => array[$3::bigint], cursors => array[$4], done_sequences => array[null::bigint], "
     "done_indexes => array[null::int], passed => array[$5::bigint]{})"
 )
 _TOKENS = ", tokens => array[$6::uuid]"

@@ -23,7 +23,8 @@ _WIDTH = 120
 # In the order in which the migrations made them.
 _RELATIONS = """
     select c.oid, n.nspname || '.' || c.relname as name, c.relkind::text as kind, c.reloptions as options,
-           obj_description(c.oid, 'pg_class') as comment, pg_get_partkeydef(c.oid) as partition_by
+           coalesce(obj_description(c.oid, 'pg_class'), obj_description(c.reltype, 'pg_type')) as comment,
+           pg_get_partkeydef(c.oid) as partition_by
       from pg_class c join pg_namespace n on n.oid = c.relnamespace
      where n.nspname = 'postbus' and c.relkind in ('r', 'p', 'c', 'S') and not c.relispartition
        and not exists (select from pg_depend d
@@ -135,17 +136,19 @@ async def _code(conn: Any) -> list[str]:
 
 
 def _signature(function: Any) -> list[str]:
-    arguments = _lower(function["arguments"]).split(", ") if function["arguments"] else []
+    arguments = _split(_lower(function["arguments"]))
     result = _lower(function["result"] or "void")
     line = f"create function {function['name']}({', '.join(arguments)}) returns {result};"
     if len(line) <= _WIDTH:
         return [line]
-    return [
-        f"create function {function['name']}(",
-        *(f"    {one}," for one in arguments[:-1]),
-        f"    {arguments[-1]}",
-        f") returns {result};",
-    ]
+    if result.startswith("table("):
+        result = "table (" + "".join(f"\n    {one}," for one in _split(result[6:-1]))[:-1] + "\n)"
+    given = "".join(f"\n    {one}," for one in arguments)[:-1] + ("\n" if arguments else "")
+    return [f"create function {function['name']}({given}) returns {result};"]
+
+
+def _split(text: str) -> list[str]:
+    return text.split(", ") if text else []
 
 
 def _lower(text: str) -> str:
@@ -178,16 +181,22 @@ def _wrapped(text: str, width: int) -> list[str]:
     return lines
 
 
-async def _main() -> None:
-    with tempfile.TemporaryDirectory() as folder, EmbeddedPostgres.start(Path(folder) / "data") as server:
-        conn: Any = await asyncpg.connect(server.dsn())
-        try:
-            await migrate(conn)
-            FILE.write_text(await schema_text(conn), "utf-8")
-        finally:
-            await conn.close()
+def main() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)  # the server may run as another account
+        with EmbeddedPostgres.start(Path(folder) / "data") as server:
+            asyncio.run(_write(server.dsn()))
     sys.stdout.write(f"wrote {FILE}\n")
 
 
+async def _write(dsn: str) -> None:
+    conn: Any = await asyncpg.connect(dsn)
+    try:
+        await migrate(conn)
+        FILE.write_text(await schema_text(conn), "utf-8")
+    finally:
+        await conn.close()
+
+
 if __name__ == "__main__":
-    asyncio.run(_main())
+    main()

@@ -103,7 +103,7 @@ async def _create_topic(bus: Bus, conn: asyncpg.Connection, minute: float) -> No
         zero_subscription_retention=_RETENTION * minute,
         dead_retention=0,
     )
-    await conn.execute("update postbus.storage set period = make_interval(secs => $1)", _LEAF * minute)
+    await conn.execute("update postbus.log_storage set period = make_interval(secs => $1)", _LEAF * minute)
 
 
 async def _die(

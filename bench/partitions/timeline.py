@@ -121,7 +121,7 @@ async def _create_topic(bus: Bus, conn: asyncpg.Connection, day: float) -> None:
         zero_subscription_retention=RETENTION * day,
         dead_retention=0,
     )
-    await conn.execute("update postbus.storage set period = make_interval(secs => $1)", day)
+    await conn.execute("update postbus.log_storage set period = make_interval(secs => $1)", day)
 
 
 async def _live(

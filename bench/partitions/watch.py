@@ -12,7 +12,7 @@ from bench.lab import connection
 from bench.sweeper import STORAGE
 
 _LOOK = 0.04  # seconds
-_PARTITIONS = "select epoch, closed_at is not null as is_closed from postbus.log_leaf where storage_id = $1"
+_PARTITIONS = "select epoch, closed_at is not null as is_closed from postbus.log_partition where storage_id = $1"
 _CONTENT = """
     select max(published_at) as last_at, coalesce(sum(count), 0) as messages,
            min(txid)::text::numeric % 4294967296 > (select a.xmin::text::numeric from pg_attribute a

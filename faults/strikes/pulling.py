@@ -38,5 +38,5 @@ async def _swept_until(world: World, fact: str) -> None:
 
 
 async def _sweep(world: World) -> None:
-    for storage in await world.ask("select coalesce(array_agg(id), '{}') from postbus.storage"):
+    for storage in await world.ask("select coalesce(array_agg(id), '{}') from postbus.log_storage"):
         await world.ask("select dead from postbus.sweep_log($1)", storage)

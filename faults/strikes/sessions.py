@@ -71,7 +71,7 @@ async def timeouts(world: World) -> None:
     async with world.hurting("timeouts", aftermath=3):
         for pid in await world.server.backends():
             await world.server.terminate_backend(pid) if pid != locker.get_server_pid() else None
-        for table in ("queued", "lease", "cursor", "lane", "segment", "topic", "retrying"):
+        for table in ("queued", "lease", "cursor", "lane", "segment", "topic", "deferred"):
             try:
                 async with locker.transaction():
                     await locker.execute(f"lock table postbus.{table} in access exclusive mode")

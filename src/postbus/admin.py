@@ -310,7 +310,7 @@ class Admin(GroupAdmin, AccessAdmin):
             "messages_returned": returned,
             **dict.fromkeys(of_queues, 0),
             "groups_died": 0,
-            "leaves": 0,
+            "partitions": 0,
             "thinned": 0,
         }
         more = True
@@ -321,7 +321,7 @@ class Admin(GroupAdmin, AccessAdmin):
             for name in of_queues:
                 removed[name] += swept[name]
             removed["groups_died"] += sum(one["dead"] for one in storages)
-            removed["leaves"] += sum(len(one["dropped"]) for one in storages)
+            removed["partitions"] += sum(len(one["dropped"]) for one in storages)
             removed["thinned"] += sum(one["thinned"] for one in storages)
             more = swept["more"] or any(one["more"] for one in storages)
         return {**removed, "subscriptions": await store.sweep_subscriptions()}

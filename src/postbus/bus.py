@@ -61,9 +61,8 @@ class Bus:
         self.dsn = dsn
         self.default = Default(default_mode)
         self._actor = "" if actor is None else checked_actor(actor)
-        self._server = server
-        self._migrate = migrate
-        self._pool_size = pool_size
+        self._server, self._data_dir = server, server and server.data_dir
+        self._migrate, self._pool_size = migrate, pool_size
         self._handlers = HandlerRegistry(GroupControl(self.connect, self.default, lambda: self._worker))
         self._middleware: list[Middleware] = []
         self._wakers = Wakers()
@@ -362,13 +361,11 @@ class Bus:
         return self._store
 
     async def _connect(self) -> None:
-        data_dir = None if self._server is None else self._server.data_dir
         store = await Store.open(
-            self.dsn, size=self._pool_size, actor=self._actor, migrate=self._migrate, data_dir=data_dir
+            self.dsn, size=self._pool_size, actor=self._actor, migrate=self._migrate, data_dir=self._data_dir
         )
         self._publisher.connected(store)
-        self._puller = Puller(self.dsn, store, self._wakers, self._publisher.notify)
-        self._store = store
+        self._puller, self._store = Puller(self.dsn, store, self._wakers, self._publisher.notify), store
 
     def notify(self, topic: str) -> None:
         """Wake the consumers of a topic, because a message may be free that was settled elsewhere."""

@@ -64,7 +64,7 @@ async def ear(dsn: str, conn: Any, topic: str) -> AsyncIterator[Ear]:
 @pytest.fixture
 async def rung_after_commit(connect: Connect) -> None:
     """Make the wake-up come after the commit, because another session holds the turn to notify."""
-    await (await connect()).execute("select pg_advisory_lock(hashtext('postbus.ring'))")
+    await (await connect()).execute("select pg_advisory_lock(hashtext('postbus.wake'))")
 
 
 @pytest.fixture(params=[None, "rung_after_commit"])

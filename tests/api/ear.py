@@ -27,6 +27,6 @@ class Ear:
     async def has_heard(self, topic: str) -> bool:
         """Return whether the topic has been notified by now: notifications come in order."""
         self._fence.clear()
-        await self._conn.execute("select postbus.ring(array[$1::bigint])", topic_id("fence"))
+        await self._conn.execute("select postbus.wake(array[$1::bigint])", topic_id("fence"))
         assert await self._fence.woken_within(10)
         return await self._heard[topic].woken_within(0)

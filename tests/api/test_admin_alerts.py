@@ -52,7 +52,7 @@ async def test_messages_retried_for_long_are_stuck_too(bus: Bus, conn: Any) -> N
     await create_log(bus)
     [group] = await subscribed(bus, "a")
     await conn.execute(
-        "insert into postbus.retrying (subscription_id, lane, id, position, published_at, content_type, payload) "
+        "insert into postbus.deferred (subscription_id, lane, id, sequence, published_at, content_type, payload) "
         "values ($1, 0, 1, 1, clock_timestamp() - interval '2 hours', 'text/plain', '')",
         group,
     )
@@ -119,7 +119,7 @@ DAMAGE = {
         ("cursor", "there are cursors of lane 1, and no such lane"),
     ],
     "delete from postbus.cursor where subscription_id = {group} and lane = 1": [("lane", "lane 1 has no cursor")],
-    "insert into postbus.retrying (subscription_id, lane, id, position, published_at, content_type, payload) "
+    "insert into postbus.deferred (subscription_id, lane, id, sequence, published_at, content_type, payload) "
     "values (0, 0, 1, 1, now(), 'text/plain', '')": [
         ("retrying", "1 messages wait to be tried again by a subscription that has ended or is not there")
     ],

@@ -206,8 +206,8 @@ async def test_log_can_be_paged_from_both_ends(bus: Bus) -> None:
     assert await read(limit=2) == ids[:2]
     assert await read(limit=2, newest=True) == ids[-2:]
     assert await read(after_id=ids[3]) == ids[4:]
-    assert await read(after=(third["position"], third["index"]), limit=2) == ids[3:5]
-    assert await read(after=(third["position"], third["index"]), newest=True, limit=1) == ids[-1:]
+    assert await read(after=(third["sequence"], third["index"]), limit=2) == ids[3:5]
+    assert await read(after=(third["sequence"], third["index"]), newest=True, limit=1) == ids[-1:]
     assert await bus.admin.log("nothing") == []
 
 

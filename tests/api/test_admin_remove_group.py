@@ -13,7 +13,7 @@ from support.grouping import bury, create_log, look_often
 from support.running import running
 
 # All that a group has apart from receipts, which are removed with their messages.
-TABLES = ("subscription", "lane", "cursor", "retrying", "group_worker", "member", "loss", "catch_up", "dead_letter")
+TABLES = ("subscription", "lane", "cursor", "deferred", "group_worker", "member", "loss", "catch_up", "dead_letter")
 
 
 async def rows_left(conn: Any) -> dict[str, int]:

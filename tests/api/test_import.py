@@ -84,7 +84,7 @@ async def test_only_messages_before_a_groups_position_are_copied(bus: Bus, outbo
     assert groups["email"].retrying == 4
     assert groups["analytics"].retrying == 0
     assert groups["stock"].retrying == 59
-    assert await outbox.fetchval("select count(*) from postbus.retrying") == 63
+    assert await outbox.fetchval("select count(*) from postbus.deferred") == 63
     assert await outbox.fetchval("select sum(count) from postbus.segment") == 60
 
 
@@ -171,7 +171,7 @@ async def _die_at(conn: Any, nth: int) -> None:
         end $$;
         create or replace trigger die after insert on postbus.imported for each statement execute function die();
         create or replace trigger die after insert on postbus.subscription for each statement execute function die();
-        create or replace trigger die after insert on postbus.retrying for each statement execute function die();
+        create or replace trigger die after insert on postbus.deferred for each statement execute function die();
         create or replace trigger die after insert on postbus.imported_group for each statement execute function die();
         """
     )

@@ -112,7 +112,7 @@ async def test_messages_behind_a_failure_can_be_acked_with_on_failure_pass(bus: 
         await popped[1].ack()
 
     rows = await conn.fetch(
-        "select payload, attempts, token from postbus.retrying r "
+        "select payload, attempts, token from postbus.deferred r "
         "join postbus.subscription s on s.id = r.subscription_id where s.topic_id = postbus.topic_id($1) order by r.id",
         topic,
     )
@@ -150,10 +150,10 @@ async def test_group_leases_can_be_extended_and_lost(bus: Bus, conn: Any, log: s
     first = await bus.pop(log, group="g", lease=5)
     await first.extend("1h")
     assert first[0].remaining > timedelta(minutes=59)
-    ends = "select due_at - clock_timestamp() from postbus.retrying where token = $1"
+    ends = "select due_at - clock_timestamp() from postbus.deferred where token = $1"
     assert await conn.fetchval(ends, first[0].token) > timedelta(minutes=59)
 
-    await conn.execute("update postbus.retrying set due_at = clock_timestamp() where token = $1", first[0].token)
+    await conn.execute("update postbus.deferred set due_at = clock_timestamp() where token = $1", first[0].token)
     again = []
     for _ in range(2):  # either may have ended the program that had both: each comes alone
         async with bus.pop(log, group="g", batch=2) as popped:
@@ -182,7 +182,7 @@ async def test_message_freed_by_a_long_transaction_is_found_soon(bus: Bus, conn:
     first = await bus.pop(log, group="g")
     assert not await bus.pop(log, group="g")
     await first.ack()
-    await conn.execute("update postbus.retrying set due_at = due_at - interval '1 minute' where attempts = 0")
+    await conn.execute("update postbus.deferred set due_at = due_at - interval '1 minute' where attempts = 0")
 
     async def is_found() -> None:
         assert [one.payload for one in await bus.pop(log, group="g")] == [1]
@@ -194,7 +194,7 @@ async def test_ack_of_all_reports_messages_popped_elsewhere(bus: Bus, conn: Any,
     """Of two messages with an expired lease one was popped again: it is lost, and the other one is acknowledged."""
     await publish_numbers(bus, range(2), log, keys=2)
     first = await bus.pop(log, group="g", batch=2)
-    await conn.execute("update postbus.retrying set due_at = clock_timestamp() where token = $1", first[0].token)
+    await conn.execute("update postbus.deferred set due_at = clock_timestamp() where token = $1", first[0].token)
     second = await bus.pop(log, group="g")
 
     with pytest.raises(LeaseLost) as lost:

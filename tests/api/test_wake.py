@@ -140,7 +140,7 @@ async def test_one_statement_notifies_all_named_topics(conn: Any, ear: Ear, topi
     for name in names:
         ear.listen(name)
 
-    await conn.execute("select postbus.ring($1)", [topic_id(name) for name in names])
+    await conn.execute("select postbus.wake($1)", [topic_id(name) for name in names])
 
     for name in names:
         await ear.hears(name)
@@ -166,7 +166,7 @@ async def test_only_one_commit_at_a_time_notifies(connect: Connect, bus: Bus, ea
 
     async with second.transaction():
         await bus.publish(second, other, 2)
-        assert await second.fetchval("select current_setting('postbus.told')") == "0"
+        assert await second.fetchval("select current_setting('postbus.woken')") == "0"
 
     await ear.hears(other)
     assert not await ear.has_heard(topic)
@@ -182,7 +182,7 @@ async def test_rolled_back_publish_notifies_nobody(connect: Connect, ear: Ear, t
     await first.execute("rollback to s")
     async with second.transaction():
         await second.execute("select postbus.publish('other', 'x'::text)")
-        assert await second.fetchval("select current_setting('postbus.told')") == "1"
+        assert await second.fetchval("select current_setting('postbus.woken')") == "1"
     await first.execute("commit")
 
     assert not await ear.has_heard(topic)
@@ -197,7 +197,7 @@ async def test_topic_option_notify_makes_every_commit_notify(connect: Connect, b
         async with second.transaction():
             await second.execute("select postbus.publish($1, 'x'::text)", topic)
             await second.execute("select postbus.publish('other', 'x'::text)")
-            assert await second.fetchval("select current_setting('postbus.told')") == "0"
+            assert await second.fetchval("select current_setting('postbus.woken')") == "0"
 
         await ear.hears(topic)
 

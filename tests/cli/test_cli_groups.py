@@ -382,7 +382,7 @@ async def test_tail_once_shows_the_newest(cli: Cli, bus: Bus, events: str) -> No
     shown = await cli.quick("tail", events, "-n", "2", "--once", "--json")
 
     assert [(one["payload"], one["headers"]) for one in shown.done().lines] == [(1, {"h": "v"}), (2, {"h": "v"})]
-    assert shown.lines[0].keys().isdisjoint(("txid", "topic_id", "position", "segment_count")), "nobody needs these"
+    assert shown.lines[0].keys().isdisjoint(("txid", "topic_id", "sequence", "segment_count")), "nobody needs these"
 
 
 # Dead letters

@@ -61,7 +61,7 @@ async def test_sweep_run_removes_expired_data(cli: Cli, bus: Bus, conn: Any) -> 
         "dedup_keys": 0,
         "inbox_records": 0,
         "groups_died": 0,
-        "leaves": 0,
+        "partitions": 0,
         "thinned": 0,
         "subscriptions": 0,
     }
@@ -72,7 +72,7 @@ async def test_sweep_run_removes_expired_data(cli: Cli, bus: Bus, conn: Any) -> 
     assert swept["removed_total"] == 1
     text = (await cli.quick("sweep", "show")).done().out
     assert text.split()[:2] == ["state", "healthy"]
-    assert {"sweep", "drop_leaves", "subscriptions", "return_expired"} <= set(text.split())
+    assert {"sweep", "drop_partitions", "subscriptions", "return_expired"} <= set(text.split())
 
 
 async def test_failed_job_is_reported(cli: Cli, bus: Bus, conn: Any, dsn: str) -> None:
@@ -90,7 +90,7 @@ async def test_sweep_forever_maintains_a_database_without_workers(cli: Cli, bus:
     """It closes partitions and detects dead groups, counts as a process, and ends with a signal."""
     await bus.admin.create_topic("log", semantics="PUB_SUB", retention="1h", zero_subscription_retention="1h")
     await bus.send("log", 1)
-    await conn.execute("update postbus.log_leaf set opened_at = opened_at - interval '1 hour'")
+    await conn.execute("update postbus.log_partition set opened_at = opened_at - interval '1 hour'")
     await conn.execute("update postbus.segment set published_at = published_at - interval '1 hour'")
     overdue = (
         # however recently the server was started

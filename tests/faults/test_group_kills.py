@@ -154,7 +154,7 @@ async def test_kills_of_idle_processes_make_nothing_suspect(bus: Bus, conn: Any,
     process.kill()
     process.wait()
     await conn.execute(
-        "update postbus.lane set deaths = 7, careful_until = (select last_value from postbus.log_position)"
+        "update postbus.lane set deaths = 7, careful_until = (select last_value from postbus.segment_number)"
     )
     start("plain")
     await publish_numbers(bus, range(20), keys=20)

@@ -92,7 +92,7 @@ class Run:
         """Wait until all transactions anywhere have ended that were open when partitions were closed."""
         assert await self.watcher.fetchval(
             "select coalesce(bool_and(closed_txid < pg_snapshot_xmin(pg_current_snapshot())), true) "
-            "from postbus.log_leaf"
+            "from postbus.log_partition"
         )
 
     async def _is_gone(self, pid: int) -> None:
@@ -125,8 +125,8 @@ _DIFFERS_IN = {
     ("group_event", "id"),
     ("group_event", "fields"),
     ("audit_entry", "id"),
-    ("log_leaf", "listed"),
-    ("log_leaf", "after_number"),
+    ("log_partition", "listed"),
+    ("log_partition", "after_number"),
 }
 """A kill does not set a sequence back: numbers are missing, and a leaf that has begun is listed one sweep earlier.
 The fields of an event name times."""
@@ -229,7 +229,7 @@ async def test_killed_sweep_of_the_log_is_repeated(runs: Runs) -> None:
         for payloads in ("abc", "def", "ghi"):
             await publish_many(conn, *payloads)
             await settle(conn, quick)
-        await conn.execute("update postbus.storage set leaf_bytes = 1")
+        await conn.execute("update postbus.log_storage set partition_bytes = 1")
 
     async def work(run: Run) -> None:
         await sweep_log(run, timedelta(0), 10 * _MINUTE, 2 * _DAY, 4 * _DAY)

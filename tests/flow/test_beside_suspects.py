@@ -19,7 +19,7 @@ from support.running import running
 
 _ALONE = (
     "select alone from postbus.lease where topic_id = postbus.topic_id('t') union all "
-    "select alone from postbus.retrying"
+    "select alone from postbus.deferred"
 )
 
 
@@ -227,7 +227,7 @@ async def leave_in_group(bus: Bus, conn: Any) -> None:
 
     await eventually(has_joined)
     await conn.execute(
-        "insert into postbus.retrying (subscription_id, lane, id, position, attempts, suspected, published_at, "
+        "insert into postbus.deferred (subscription_id, lane, id, sequence, attempts, suspected, published_at, "
         "content_type, payload) select id, 0, 1, 1, 0, true, now(), 'application/json', '1' from postbus.subscription"
     )
     assert (await group_row(conn))["retrying"] == 1

@@ -25,7 +25,7 @@ async def has_caught_up(conn: Any, group: str = "g") -> None:
     """Wait for the sweep that ends a catch-up."""
 
     async def is_completed() -> None:
-        for storage in await conn.fetch("select id from postbus.storage"):
+        for storage in await conn.fetch("select id from postbus.log_storage"):
             await conn.execute("select postbus.sweep_log($1)", storage["id"])
         row = await catch_up(conn, group)
         assert row is not None

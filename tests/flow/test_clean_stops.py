@@ -205,7 +205,7 @@ async def test_second_stop_does_not_forget_a_finished_call(
     bus: Bus, conn: Any, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     """The stop comes during slow settlements: one message was given up and another one is done."""
-    slow, told = asyncio.Event(), "settle_retrying" if kind == "group" else "dead_letter"
+    slow, told = asyncio.Event(), "settle_deferred" if kind == "group" else "dead_letter"
     tell = getattr(Store, told)
 
     async def tell_slowly(store: Store, *args: Any, **options: Any) -> Any:
@@ -249,7 +249,7 @@ async def test_second_stop_does_not_forget_a_finished_call(
 
     assert await asyncio.wait_for(run, 10) is True
     assert len(calls) == before
-    for table in ("lease", "queued", "delayed", "retrying"):
+    for table in ("lease", "queued", "delayed", "deferred"):
         assert await conn.fetchval(f"select count(*) from postbus.{table}") == 0, table
     assert await conn.fetchval("select count(*) from postbus.dead_letter") == (0 if kind == "group" else 1)
 
@@ -381,7 +381,7 @@ async def test_cancelled_retry_is_no_attempt(bus: Bus, conn: Any) -> None:
     async def handle(n: int) -> None:
         if begun.is_set():
             raise AssertionError("it began a third time")
-        if await conn.fetchval("select count(*) from postbus.retrying"):
+        if await conn.fetchval("select count(*) from postbus.deferred"):
             begun.set()
             await asyncio.Event().wait()
         raise ValueError("once more")
@@ -392,7 +392,7 @@ async def test_cancelled_retry_is_no_attempt(bus: Bus, conn: Any) -> None:
     bus.stop()
     bus.stop()
     assert await run is False
-    assert await conn.fetchval("select attempts from postbus.retrying") == 1
+    assert await conn.fetchval("select attempts from postbus.deferred") == 1
 
 
 async def test_stop_repeats_only_the_cancelled_member_of_a_batch(bus: Bus) -> None:
@@ -529,6 +529,6 @@ async def test_many_messages_settled_ahead_are_recorded_at_once(bus: Bus, conn: 
         async with running(later):
             await is_through(conn, passed=10001, within=30)
     assert set(returned.values()) == {1}
-    for storage in await conn.fetch("select id from postbus.storage"):
+    for storage in await conn.fetch("select id from postbus.log_storage"):
         await conn.execute("select postbus.sweep_log($1)", storage["id"])
     assert await conn.fetchval("select count(*) from postbus.settled_ahead") == 0

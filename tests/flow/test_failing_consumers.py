@@ -205,10 +205,10 @@ async def test_filter_that_raises_a_base_exception_fails_its_group_only(bus: Bus
         await bus.send_many("log", [1, 2])
         await has(others, 2)
 
-        async def is_put_off() -> None:
+        async def awaits_retry() -> None:
             assert (await bus.admin.group("log", "bad"))["retrying"] == 2
 
-        await eventually(is_put_off)
+        await eventually(awaits_retry)
         assert not run.done()
 
 

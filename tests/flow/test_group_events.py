@@ -201,7 +201,7 @@ async def test_losses_are_logged_once_and_shown_for_a_day(
     with caplog.at_level(logging.INFO, "postbus"):
         await conn.execute(
             "select postbus.record_loss(l, array[$2::bigint], clock_timestamp()) "
-            "from postbus.log_leaf l where l.storage_id = $1 and l.epoch = 1",
+            "from postbus.log_partition l where l.storage_id = $1 and l.epoch = 1",
             storage,
             topic,
         )

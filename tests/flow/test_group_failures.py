@@ -21,7 +21,7 @@ LATER = RetryPolicy(initial=3600, factor=1, maximum=3600, jitter=0)  # when the 
 
 async def make_due(conn: Any) -> None:
     """Make all failed messages due."""
-    await conn.execute("update postbus.retrying set due_at = clock_timestamp() where not parked")
+    await conn.execute("update postbus.deferred set due_at = clock_timestamp() where not parked")
 
 
 async def waits(conn: Any, *, retrying: int, parked: int) -> None:
@@ -283,7 +283,7 @@ async def test_stop_gives_back_a_retry_that_is_being_claimed(
     """The stop waits for the answer to the last claim, and releases the message at once."""
     await create_log(bus, lease="1 hour", lanes=1)
     claimed, answer = asyncio.Event(), asyncio.Event()
-    claim = Store.claim_retrying
+    claim = Store.claim_deferred
 
     async def claim_slowly(*args: Any, **options: Any) -> Any:
         if due := await claim(*args, **options):
@@ -291,7 +291,7 @@ async def test_stop_gives_back_a_retry_that_is_being_claimed(
             await answer.wait()
         return due
 
-    monkeypatch.setattr(Store, "claim_retrying", claim_slowly)
+    monkeypatch.setattr(Store, "claim_deferred", claim_slowly)
 
     @bus.subscribe("t", group="g", start=Start.BEGINNING, retry=SOON)
     async def handle(n: int) -> None:
@@ -306,7 +306,7 @@ async def test_stop_gives_back_a_retry_that_is_being_claimed(
     answer.set()
     await asyncio.wait_for(run, 5)
 
-    assert await conn.fetchval("select attempts from postbus.retrying where due_at <= clock_timestamp()") == 1
+    assert await conn.fetchval("select attempts from postbus.deferred where due_at <= clock_timestamp()") == 1
 
 
 async def _nothing_is_read() -> None:
@@ -333,13 +333,13 @@ async def test_stop_gives_back_claimed_retries(bus: Bus, conn: Any, dsn: str) ->
     await begun.wait()
 
     async def are_claimed() -> None:
-        assert await conn.fetchval("select sum(attempts) from postbus.retrying") == 6
+        assert await conn.fetchval("select sum(attempts) from postbus.deferred") == 6
 
     await eventually(are_claimed)
     bus.stop()
 
     async def are_given_back() -> None:
-        assert await conn.fetchval("select sum(attempts) from postbus.retrying where due_at <= clock_timestamp()") == 3
+        assert await conn.fetchval("select sum(attempts) from postbus.deferred where due_at <= clock_timestamp()") == 3
 
     await eventually(are_given_back)
     finish.set()
@@ -379,14 +379,14 @@ async def test_retry_longer_than_its_lease_is_one_attempt(bus: Bus, conn: Any, t
     bus.subscribe("t", group="g", start=Start.BEGINNING, concurrency=4, transactional=transactional, retry=SOON)(chosen)
 
     async def is_prolonged_beyond(time: Any) -> None:
-        assert await conn.fetchval("select due_at from postbus.retrying") > time
+        assert await conn.fetchval("select due_at from postbus.deferred") > time
 
     await bus.send("t", 1)
     async with running(bus):
         await has(begun, 2)
-        first = await conn.fetchval("select due_at from postbus.retrying")
+        first = await conn.fetchval("select due_at from postbus.deferred")
         await eventually(is_prolonged_beyond, first + timedelta(seconds=3), within=60)
-        assert await conn.fetchval("select attempts from postbus.retrying") == 2
+        assert await conn.fetchval("select attempts from postbus.deferred") == 2
         finish.set()
         await is_through(conn, passed=1, dead=0)
     assert begun == [1, 2, 3]
@@ -419,7 +419,7 @@ async def test_messages_behind_a_failed_one_of_their_key_are_parked(
         await waits(conn, retrying=2 if together else 1, parked=8 if together else 4)
         await publish_numbers(bus, range(10, 12), keys=2)
         await waits(conn, retrying=2 if together else 1, parked=10 if together else 5)
-        attempts = await conn.fetch("select parked, attempts from postbus.retrying order by id")
+        attempts = await conn.fetch("select parked, attempts from postbus.deferred order by id")
         assert all(row["attempts"] == (0 if row["parked"] else 1) for row in attempts)
         is_well = True
         await make_due(conn)

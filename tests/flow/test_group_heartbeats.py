@@ -314,7 +314,7 @@ async def test_ended_subscription_stops_only_its_own_members(
             case "cancelled":
                 await bus.admin.cancel_group("ends", "g")
             case "deleted":
-                for table in ("retrying", "member", "group_worker", "cursor", "lane"):
+                for table in ("deferred", "member", "group_worker", "cursor", "lane"):
                     await conn.execute(f"delete from postbus.{table} where subscription_id = $1", gone)
                 await conn.execute("delete from postbus.subscription where id = $1", gone)
             case _:

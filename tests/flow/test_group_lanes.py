@@ -507,13 +507,13 @@ async def test_message_deferred_as_its_lane_is_lost_holds_up_nobody(bus: Bus, co
 
     async def is_putting_off() -> None:
         assert await conn.fetchval(
-            "select count(*) from pg_stat_activity where wait_event_type = 'Lock' and query ~ 'postbus.put_off'"
+            "select count(*) from pg_stat_activity where wait_event_type = 'Lock' and query ~ 'postbus.defer'"
             " and datname = current_database()"
         )
 
     async def is_let_go() -> None:
         assert await conn.fetchval("select count(holder) from postbus.lane") == 0
-        assert await conn.fetchval("select count(*) from postbus.retrying") == 1
+        assert await conn.fetchval("select count(*) from postbus.deferred") == 1
 
     async with running(bus):
         await are_shared(conn, 1)
@@ -532,9 +532,9 @@ async def test_message_deferred_as_its_lane_is_lost_holds_up_nobody(bus: Bus, co
         await lock.rollback()
         await eventually(is_let_go)
         await conn.execute(
-            "with done as (delete from postbus.retrying returning *)"
+            "with done as (delete from postbus.deferred returning *)"
             " insert into postbus.settled_ahead"
-            " select subscription_id, lane, position, int4multirange(int4range(0, 1)) from done"
+            " select subscription_id, lane, sequence, int4multirange(int4range(0, 1)) from done"
         )
         await conn.execute("update postbus.subscription set state = 'ACTIVE'")
         await bus.send("t", 2, key="k")

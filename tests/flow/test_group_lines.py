@@ -165,7 +165,7 @@ async def test_messages_with_options_or_other_types_are_not_stored_as_lines(bus:
         await has(got, sum(map(len, odd)))
     expected = [one.payload if isinstance(one, Outgoing) else one for some in odd for one in some]
     assert sorted(map(repr, got)) == sorted(map(repr, expected))
-    kinds = await conn.fetchval("select array_agg(coalesce(in_lines, false) order by position) from postbus.segment")
+    kinds = await conn.fetchval("select array_agg(coalesce(in_lines, false) order by sequence) from postbus.segment")
     assert kinds == [True, False, False, True, False]
 
 

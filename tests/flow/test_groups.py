@@ -532,7 +532,7 @@ async def test_batches_keep_order_after_a_death(bus: Bus, conn: Any) -> None:
     assert in_order(got, 7)
 
 
-_AT_REST = ("read_log", "lease_lanes", "retrying_of", "sweep_log", "sweep", "return_expired")
+_AT_REST = ("read_log", "lease_lanes", "deferred_of", "sweep_log", "sweep", "return_expired")
 
 
 @pytest.fixture

@@ -103,7 +103,7 @@ async def test_queue_becomes_a_log_under_load(
     sent = {key: number for producer in producers for key, number in producer.sent.items()} | {99: 2}
     assert len(legacy) > before
     assert by_key(legacy) == {key: list(range(1, last + 1)) for key, last in sent.items()}
-    logged = await conn.fetch("select key, array_agg(payload_json::text::int order by position, index) as numbers "
+    logged = await conn.fetch("select key, array_agg(payload_json::text::int order by sequence, index) as numbers "
                               "from postbus.log group by key")  # fmt: skip
     assert by_key(audit) == {int(row["key"]): row["numbers"] for row in logged}
     assert await count(conn, "select count(*) from postbus.messages where state <> 'finished'") == 0

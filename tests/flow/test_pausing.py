@@ -134,14 +134,14 @@ async def test_retry_waiting_for_a_transaction_does_not_begin_after_a_pause(bus:
         await has(begun, 2)
 
         async def is_claimed() -> None:
-            assert await conn.fetchval("select attempts from postbus.retrying where alone is not null") == 2
+            assert await conn.fetchval("select attempts from postbus.deferred where alone is not null") == 2
 
         await eventually(is_claimed)
         await group.pause()
         may_end.set()
 
         async def is_given_back() -> None:
-            assert await conn.fetchval("select attempts from postbus.retrying where alone is null") == 1
+            assert await conn.fetchval("select attempts from postbus.deferred where alone is null") == 1
 
         await eventually(is_given_back)
         assert begun == [0, 1]

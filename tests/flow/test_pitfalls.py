@@ -320,7 +320,7 @@ async def test_pitfall_8_removed_subscription_finishes_its_messages(
         await publish_numbers(bus, [2])
         await has(stays, 2)
     assert got == [1], "what it had in hand, and nothing more"
-    for table in ("lane", "cursor", "retrying", "group_worker"):
+    for table in ("lane", "cursor", "deferred", "group_worker"):
         left = (
             f"select count(*) from postbus.{table} where subscription_id = (select min(id) from postbus.subscription)"
         )

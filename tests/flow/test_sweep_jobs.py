@@ -14,7 +14,7 @@ from support.eventually import eventually
 from support.grouping import collect, create_log
 from support.running import running
 
-JOBS = {"return_expired", "sweep", "sweep_log", "detect_dead", "drop_leaves", "subscriptions"}
+JOBS = {"return_expired", "sweep", "sweep_log", "detect_dead", "drop_partitions", "subscriptions"}
 
 
 async def test_every_job_runs_in_a_process(bus: Bus, conn: Any) -> None:

@@ -23,7 +23,7 @@ async def test_late_commit_is_found_behind_the_scan_floor(connect: Connect) -> N
 
     first = await claim(worker, 10)
     await late.commit()
-    second = await claim(worker, 10, floor=first["next_floor"])
+    second = await claim(worker, 10, scan_floor=first["next_scan_floor"])
 
     assert payloads(first) == ["early 1", "early 2"]
     assert payloads(second) == ["late"]
@@ -38,13 +38,13 @@ async def test_late_commit_is_found_behind_many_scan_floors(connect: Connect) ->
     floor = None
     for n in range(20):
         await publish(quick, f"early {n}")
-        claimed = await claim(worker, 10, floor=floor)
+        claimed = await claim(worker, 10, scan_floor=floor)
         assert payloads(claimed) == [f"early {n}"]
-        floor = claimed["next_floor"]
-        floor = (await claim(worker, 10, floor=floor))["next_floor"]  # finds nothing
+        floor = claimed["next_scan_floor"]
+        floor = (await claim(worker, 10, scan_floor=floor))["next_scan_floor"]  # finds nothing
     await late.commit()
 
-    assert payloads(await claim(worker, 10, floor=floor)) == ["late"]
+    assert payloads(await claim(worker, 10, scan_floor=floor)) == ["late"]
 
 
 async def test_late_publish_with_an_early_transaction_id_is_found(connect: Connect) -> None:
@@ -56,10 +56,10 @@ async def test_late_publish_with_an_early_transaction_id_is_found(connect: Conne
     await publish(quick, *(f"early {n}" for n in range(5)))
     first = await claim(worker, 3)
     await publish(slow, "late")
-    second = await claim(worker, 10, floor=first["next_floor"])
+    second = await claim(worker, 10, scan_floor=first["next_scan_floor"])
     await late.commit()
 
-    third = await claim(worker, 10, floor=second["next_floor"])
+    third = await claim(worker, 10, scan_floor=second["next_scan_floor"])
 
     assert payloads(second) == ["early 3", "early 4"]
     assert payloads(third) == ["late"]
@@ -72,14 +72,14 @@ async def test_more_late_messages_than_a_claim_takes_are_all_found(connect: Conn
     await late.start()
     await publish(slow, *(f"late {n}" for n in range(25)))
     await publish(quick, "early")
-    floor = (await claim(worker, 10))["next_floor"]
+    floor = (await claim(worker, 10))["next_scan_floor"]
     await late.commit()
     await publish(quick, "new")
 
     found = []
-    while (claimed := await claim(worker, 10, floor=floor))["token"] is not None:
+    while (claimed := await claim(worker, 10, scan_floor=floor))["token"] is not None:
         found += payloads(claimed)
-        floor = claimed["next_floor"]
+        floor = claimed["next_scan_floor"]
 
     assert sorted(found) == sorted([*(f"late {n}" for n in range(25)), "new"])
 
@@ -100,7 +100,7 @@ async def test_savepoints_and_prepared_transactions_are_found(connect_alone: Con
     await quick.execute("commit prepared 'floor'")
 
     assert payloads(first) == ["early"]
-    assert payloads(await claim(worker, 10, floor=first["next_floor"])) == ["prepared"]
+    assert payloads(await claim(worker, 10, scan_floor=first["next_scan_floor"])) == ["prepared"]
 
 
 @pytest.mark.parametrize("isolation", ["repeatable_read", "serializable"])
@@ -111,7 +111,7 @@ async def test_publishers_of_any_isolation_are_found(connect: Connect, isolation
         await publish(slow, "one")
         first = await claim(worker, 10)
 
-    assert payloads(await claim(worker, 10, floor=first["next_floor"])) == ["one"]
+    assert payloads(await claim(worker, 10, scan_floor=first["next_scan_floor"])) == ["one"]
 
 
 async def test_delayed_message_of_a_late_commit_is_found(connect: Connect) -> None:
@@ -125,7 +125,7 @@ async def test_delayed_message_of_a_late_commit_is_found(connect: Connect) -> No
     first = await claim(worker, 10, as_of=soon)
     await late.commit()
 
-    second = await claim(worker, 10, floor=first["next_floor"], as_of=soon + timedelta(seconds=1))
+    second = await claim(worker, 10, scan_floor=first["next_scan_floor"], as_of=soon + timedelta(seconds=1))
 
     assert payloads(first) == ["early"]
     assert payloads(second) == ["late"]
@@ -135,12 +135,12 @@ async def test_clock_set_back_hides_no_delayed_message(connect: Connect) -> None
     """Messages delayed after the clock was set back are delivered when due by the new time."""
     conn = await connect()
     future = await conn.fetchval("select clock_timestamp() + interval '1 day'")
-    floor = (await claim(conn, 10, as_of=future))["next_floor"]
+    floor = (await claim(conn, 10, as_of=future))["next_scan_floor"]
     await publish(conn, "after", delay=timedelta(minutes=1))
     now = await conn.fetchval("select clock_timestamp()")
 
-    early = await claim(conn, 10, floor=floor, as_of=now)
-    due = await claim(conn, 10, floor=early["next_floor"], as_of=now + timedelta(minutes=2))
+    early = await claim(conn, 10, scan_floor=floor, as_of=now)
+    due = await claim(conn, 10, scan_floor=early["next_scan_floor"], as_of=now + timedelta(minutes=2))
 
     assert early["token"] is None
     assert payloads(due) == ["after"]
@@ -156,7 +156,7 @@ async def test_rows_skipped_by_one_claimer_are_found_by_another(connect: Connect
         second = await claim(b, 5)
 
     assert (len(first["ids"]), payloads(second)) == (2, ["new"])
-    assert len((await claim(b, 5, floor=second["next_floor"]))["ids"]) == 3
+    assert len((await claim(b, 5, scan_floor=second["next_scan_floor"]))["ids"]) == 3
 
 
 async def test_rows_of_a_failed_claim_are_found(connect: Connect) -> None:
@@ -170,7 +170,7 @@ async def test_rows_of_a_failed_claim_are_found(connect: Connect) -> None:
     await claiming.rollback()
 
     assert payloads(second) == ["two"]
-    assert payloads(await claim(b, 5, floor=second["next_floor"])) == ["one"]
+    assert payloads(await claim(b, 5, scan_floor=second["next_scan_floor"])) == ["one"]
 
 
 async def test_release_in_the_claiming_transaction_is_found(connect: Connect) -> None:
@@ -180,9 +180,9 @@ async def test_release_in_the_claiming_transaction_is_found(connect: Connect) ->
     async with conn.transaction():
         first = await claim(conn, 1)
         await conn.execute("select postbus.release($1, $2)", first["token"], first["ids"])
-        second = await claim(conn, 1, floor=first["next_floor"])
+        second = await claim(conn, 1, scan_floor=first["next_scan_floor"])
 
-    rest = await claim(conn, 5, floor=second["next_floor"])
+    rest = await claim(conn, 5, scan_floor=second["next_scan_floor"])
     assert sorted(payloads(second) + payloads(rest)) == ["one", "three", "two"]
 
 
@@ -222,8 +222,8 @@ async def _consume(connect: Connect, writers: _Writers, got: list[str], size: in
     conn = await connect()
     floor, idle = None, 0
     while idle < 3:
-        claimed = await claim(conn, size, floor=floor)
-        floor = claimed["next_floor"]
+        claimed = await claim(conn, size, scan_floor=floor)
+        floor = claimed["next_scan_floor"]
         if claimed["token"] is None:
             idle += not writers.running
             await asyncio.sleep(0.002)

@@ -14,7 +14,7 @@ from typing import Any
 from postbus import Bus
 from support.eventually import eventually
 from support.fix_database import Connect
-from support.log_sql import create_topic, cursor_of, leaves, make_known, read, read_all, subscribe, sweep
+from support.log_sql import create_topic, cursor_of, leaves, publish_partitions, read, read_all, subscribe, sweep
 from support.queue_sql import publish
 
 
@@ -54,13 +54,13 @@ async def _add_while(
 
 async def _add_leaf_while(connect: Connect, storage: int, looks: Any, act: Coroutine[Any, Any, Any]) -> Any:
     async def add(conn: Any) -> None:  # as the sweep does
-        await conn.execute("select postbus.add_leaf($1, $2)", storage, await _count(conn, storage) + 1)
+        await conn.execute("select postbus.add_partition($1, $2)", storage, await _count(conn, storage) + 1)
 
     return await _add_while(connect, add, looks, act, voids=(f"segment_{storage}", f"segment_{storage}_1"))
 
 
 async def _count(conn: Any, storage: int) -> int:
-    count: int = await conn.fetchval("select count(*) from postbus.log_leaf where storage_id = $1", storage)
+    count: int = await conn.fetchval("select count(*) from postbus.log_partition where storage_id = $1", storage)
     return count
 
 
@@ -68,7 +68,7 @@ async def _write_to_all(conn: Any, storage: int, publisher: Any) -> list[str]:
     """Publish to one partition after the other, until all of them have been written to."""
     published = []
     last = await _count(conn, storage)
-    await conn.execute("update postbus.storage set leaf_bytes = 1")
+    await conn.execute("update postbus.log_storage set partition_bytes = 1")
     while len(there := await leaves(conn, storage)) < last:
         published.append(f"to {len(there)}")
         await publish(publisher, published[-1])
@@ -84,7 +84,7 @@ async def test_publisher_knows_a_partition_added_during_its_lookup(connect: Conn
     conn, publisher = await connect(), await connect()
     storage = await create_topic(conn)
     group = await subscribe(conn)
-    await make_known(conn, storage)
+    await publish_partitions(conn, storage)
     await publish(publisher, "one")
     await _add_leaf_while(connect, storage, publisher, publish(publisher, "two"))
 
@@ -97,7 +97,7 @@ async def test_reader_knows_a_partition_added_during_its_lookup(connect: Connect
     conn, reader = await connect(), await connect()
     storage = await create_topic(conn)
     group = await subscribe(conn)
-    await make_known(conn, storage)
+    await publish_partitions(conn, storage)
     await publish(conn, "one")
     found, cursor = await read_all(reader, await cursor_of(conn, group))
     await publish(conn, "two")
@@ -120,7 +120,7 @@ async def _is_unknown(session: Any, storage: int) -> bool:
 async def test_publisher_uses_a_storage_added_during_its_lookup(connect: Connect) -> None:
     """It publishes to the new storage all the same."""
     conn, publisher = await connect(), await connect()
-    await make_known(conn, await create_topic(conn))
+    await publish_partitions(conn, await create_topic(conn))
     await publish(publisher, "one")
 
     async def add(conn: Any) -> None:
@@ -141,7 +141,7 @@ async def test_publisher_uses_a_storage_added_during_its_lookup(connect: Connect
 async def test_reader_knows_a_storage_added_during_its_lookup(connect: Connect) -> None:
     """It misses no message there, also if it reads up to the position of another reader."""
     conn, reader = await connect(), await connect()
-    await make_known(conn, await create_topic(conn))
+    await publish_partitions(conn, await create_topic(conn))
     group = await subscribe(conn)
     await publish(conn, "one")
     _, cursor = await read_all(reader, await cursor_of(conn, group))
@@ -169,9 +169,9 @@ async def test_reader_knows_a_storage_added_during_its_lookup(connect: Connect) 
 async def test_storage_is_published_to_all_sessions_when_its_topic_is_created(bus: Bus, conn: Any) -> None:
     """No sweep is needed first."""
     await bus.admin.create_topic("t", semantics="PUB_SUB", storage="own")
-    assert not await conn.fetchval("select postbus.make_known(100)")
+    assert not await conn.fetchval("select postbus.publish_partitions(100)")
     assert await conn.fetchval("select pg_sequence_last_value('postbus.log_epoch_100')") == 1
-    assert not await conn.fetchval("select postbus.make_known(101)"), "no such storage"
+    assert not await conn.fetchval("select postbus.publish_partitions(101)"), "no such storage"
 
 
 async def test_storage_stays_new_while_topics_are_created(connect: Connect) -> None:
@@ -181,13 +181,13 @@ async def test_storage_stays_new_while_topics_are_created(connect: Connect) -> N
     transaction = other.transaction()
     await transaction.start()
     await create_topic(other, "own", storage="own")
-    assert not await conn.fetchval("select postbus.make_known($1)", storage)
+    assert not await conn.fetchval("select postbus.publish_partitions($1)", storage)
     assert await _count(conn, storage) == 1
     await transaction.commit()
 
     async with conn.transaction():
-        assert [await conn.fetchval("select postbus.make_known($1)", storage) for _ in range(2)] == [True, True]
-    assert [await conn.fetchval("select postbus.make_known($1)", storage) for _ in range(2)] == [False, False]
+        assert [await conn.fetchval("select postbus.publish_partitions($1)", storage) for _ in range(2)] == [True, True]
+    assert [await conn.fetchval("select postbus.publish_partitions($1)", storage) for _ in range(2)] == [False, False]
     assert await _count(conn, storage) == 2
 
 
@@ -208,12 +208,12 @@ async def test_sessions_that_may_be_looking_up_storages_are_waited_for(connect: 
             waiting = asyncio.create_task(looking.execute("select from stone"))
             await eventually(_waits, conn, looking)
             for storage in storages:
-                assert not await conn.fetchval("select postbus.make_known($1)", storage)
+                assert not await conn.fetchval("select postbus.publish_partitions($1)", storage)
                 assert await _count(conn, storage) == 1
-            await conn.execute("update postbus.log_leaf set opened_at = opened_at - interval '6 seconds'")
+            await conn.execute("update postbus.log_partition set opened_at = opened_at - interval '6 seconds'")
             assert (await sweep(conn, storages[0]))["more"]
         await waiting
-        assert await conn.fetchval("select postbus.make_known($1)", storages[1])
+        assert await conn.fetchval("select postbus.publish_partitions($1)", storages[1])
     for storage in storages:
         assert await _count(conn, storage) == 2
 
@@ -224,10 +224,12 @@ async def test_two_sessions_can_publish_a_storage_to_all(connect: Connect) -> No
     storage = await create_topic(conn)
     async with first.transaction():
         await first.execute(f"alter sequence postbus.log_epoch_{storage} cache 1")  # which the second one waits for
-        making = asyncio.create_task(second.fetchval("select postbus.make_known($1)", storage))
+        making = asyncio.create_task(second.fetchval("select postbus.publish_partitions($1)", storage))
         await eventually(_waits, conn, second)
-        assert await first.fetchval("select postbus.make_known($1)", storage)
+        assert await first.fetchval("select postbus.publish_partitions($1)", storage)
     assert not await making
-    assert not await conn.fetchval("select postbus.make_known($1)", storage)  # if it still met the other session's lock
+    assert not await conn.fetchval(
+        "select postbus.publish_partitions($1)", storage
+    )  # if it still met the other session's lock
     assert await _count(conn, storage) == 2
     assert await conn.fetchval("select pg_sequence_last_value(postbus.epoch_sequence($1))", storage) == 1

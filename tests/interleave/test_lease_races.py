@@ -40,7 +40,7 @@ async def test_failed_claim_gives_its_messages_back(connect: Connect) -> None:
     second = await claim(b, 5, member="b")
     await transaction.rollback()
 
-    third = await claim(b, 5, member="b", floor=None)
+    third = await claim(b, 5, member="b", scan_floor=None)
 
     assert payloads(second) == ["two"]
     assert payloads(third) == ["one"]

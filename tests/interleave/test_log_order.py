@@ -32,12 +32,12 @@ from support.queue_sql import is_waiting, publish
 Read = Callable[[Any, str, int], Awaitable[tuple[list[str], str]]]
 
 _TAKE_NEW_PLACES = """
-    create or replace function postbus.next_place(
-        seen postbus.log_place, "position" bigint, snapshot pg_snapshot, found integer
-    ) returns postbus.log_place
+    create or replace function postbus.next_position(
+        seen postbus.log_position, "sequence" bigint, snapshot pg_snapshot, found integer
+    ) returns postbus.log_position
     language sql volatile
-    return case when found = 0 and position - (seen).position < 1000 then null
-                else row(position, pg_current_xact_id(), snapshot)::postbus.log_place end
+    return case when found = 0 and sequence - (seen).sequence < 1000 then null
+                else row(sequence, pg_current_xact_id(), snapshot)::postbus.log_position end
 """
 
 
@@ -224,7 +224,7 @@ async def test_deduplicated_message_has_its_id_before_its_sequence(connect: Conn
     publishing = asyncio.create_task(publish(publisher, "one", dedup_key="d"))
     while not await is_waiting(reader, publisher.get_server_pid()):
         await asyncio.sleep(0.001)
-    number = await reader.fetchval("select last_value from postbus.log_position")
+    number = await reader.fetchval("select last_value from postbus.segment_number")
     has_id = await reader.fetchval(
         "select backend_xid is not null from pg_stat_activity where pid = $1", publisher.get_server_pid()
     )
@@ -244,8 +244,10 @@ async def test_every_sequence_is_taken_after_a_transaction_id(conn: Any) -> None
     source = await conn.fetchval("select prosrc from pg_proc where oid = 'postbus.append_segment'::regproc")
     assert source.index("pg_current_xact_id()") < source.index("pg_sequence_last_value") < source.index("nextval(")
     for row in await conn.fetch("select prosrc from pg_proc where proname = 'publish'"):
-        if "log_position" in row["prosrc"]:
-            assert row["prosrc"].index("pg_current_xact_id()") < row["prosrc"].index("nextval('postbus.log_position')")
+        if "segment_number" in row["prosrc"]:
+            assert row["prosrc"].index("pg_current_xact_id()") < row["prosrc"].index(
+                "nextval('postbus.segment_number')"
+            )
 
 
 async def test_huge_transaction_is_read_in_batches(connect: Connect) -> None:
@@ -405,11 +407,11 @@ async def test_message_published_while_a_position_is_taken_is_read(connect: Conn
     await publish(conn, "a")
     first, cursor = await read_all(reader, cursor)
     await conn.execute(
-        """create or replace function postbus.last_position(storage_id integer) returns bigint
+        """create or replace function postbus.last_sequence(storage_id integer) returns bigint
            language plpgsql volatile as $$
            declare
                _epoch bigint := pg_sequence_last_value(postbus.epoch_sequence(storage_id));
-               _position bigint := (_epoch << 43) + pg_sequence_last_value('postbus.log_position');
+               _position bigint := (_epoch << 43) + pg_sequence_last_value('postbus.segment_number');
            begin
                perform pg_advisory_xact_lock_shared(1);
                return _position;
@@ -552,7 +554,7 @@ class _Writers:
         self.running = 0
 
     async def prepare(self, conn: Any) -> None:
-        await conn.execute("update postbus.storage set leaf_bytes = 1 where id = $1", self._storage)
+        await conn.execute("update postbus.log_storage set partition_bytes = 1 where id = $1", self._storage)
         await conn.execute("create table counter (key text primary key, n int)")
         await conn.execute("insert into counter select 'k' || n, 0 from generate_series(1, $1::int) n", self.keys)
 
@@ -733,7 +735,7 @@ async def test_nothing_is_lost_doubled_or_out_of_order(connect: Connect) -> None
     )
 
     assert sum(map(len, writers.committed.values())) > 500
-    assert len(await conn.fetch("select from postbus.log_leaf")) > 5
+    assert len(await conn.fetch("select from postbus.log_partition")) > 5
     assert _faults(writers.committed, large) == _CLEAN
     assert _faults(writers.committed, small) == _CLEAN
     assert _faults(writers.committed, [text for lane in by_lane for text in lane]) == _CLEAN
@@ -755,9 +757,9 @@ async def test_nothing_is_lost_doubled_or_out_of_order(connect: Connect) -> None
 async def _read_by_position(conn: Any, cursor: str, count: int) -> tuple[list[str], str]:
     """Read by the obvious shortcut: everything above the last sequence."""
     rows = await conn.fetch(
-        "select position, payload from postbus.log where position > $1 order by position, index", int(cursor or 0)
+        "select sequence, payload from postbus.log where sequence > $1 order by sequence, index", int(cursor or 0)
     )
-    return [row["payload"].decode() for row in rows], str(rows[-1]["position"]) if rows else cursor
+    return [row["payload"].decode() for row in rows], str(rows[-1]["sequence"]) if rows else cursor
 
 
 async def _read_without_own_id(conn: Any, cursor: str, count: int) -> tuple[list[str], str]:
@@ -774,11 +776,11 @@ async def _read_without_own_id(conn: Any, cursor: str, count: int) -> tuple[list
 
 async def _read_with_an_older_id(conn: Any, cursor: str, count: int) -> tuple[list[str], str]:
     """Read with a new sequence and the previous transaction id: transactions open at that sequence are forgotten."""
-    position = await conn.fetchval("select postbus.last_position(storage_id) from postbus.topic where name = 't'")
+    position = await conn.fetchval("select postbus.last_sequence(storage_id) from postbus.topic where name = 't'")
     piece = await read(conn, cursor, count)
     return piece.messages, await conn.fetchval(
         """select jsonb_populate_record(c, jsonb_build_object('seen', jsonb_populate_record((c).seen,
-                jsonb_build_object('position', $2::bigint, 'txid', ((given.before).seen).txid))))::text
+                jsonb_build_object('sequence', $2::bigint, 'txid', ((given.before).seen).txid))))::text
              from (select $1::text::postbus.log_cursor as c, $3::text::postbus.log_cursor as before) as given""",
         piece.next,
         position,

@@ -144,11 +144,11 @@ async def test_settlement_and_extension_of_one_lease_do_not_deadlock(connect: Co
     await publish_many(a, "one", "two", "three")
     popped = await pop(a, 3)
     # The first one now lies behind the others in the table.
-    await a.execute("update postbus.retrying set due_at = due_at + interval '1 s' where id = $1", popped.ids[0])
+    await a.execute("update postbus.deferred set due_at = due_at + interval '1 s' where id = $1", popped.ids[0])
 
     blocking = a.transaction()
     await blocking.start()
-    await a.execute("select from postbus.retrying where id = $1 for update", popped.ids[1])
+    await a.execute("select from postbus.deferred where id = $1 for update", popped.ids[1])
     acking = asyncio.create_task(ack(b, popped))
     await waits(observer, b.get_server_pid())
     extending = asyncio.create_task(c.fetchval("select postbus.extend(array[$1::uuid], '1 minute')", popped.token))
@@ -170,7 +170,7 @@ async def test_retry_during_an_extension_returns_the_messages_behind_it(
 
     extending = a.transaction()
     await extending.start()
-    await a.execute("update postbus.retrying set due_at = due_at + interval '1 s' where id = $1", popped.ids[1])
+    await a.execute("update postbus.deferred set due_at = due_at + interval '1 s' where id = $1", popped.ids[1])
     failing = asyncio.create_task(retry(b, popped, popped.ids[0]))
     await waits(observer, b.get_server_pid())
     await extending.commit()
@@ -190,7 +190,7 @@ async def test_nothing_is_buffered_for_a_group_that_is_being_cancelled(connect: 
         await a.execute("select postbus.set_group_state('t', 'g', 'CANCELLED')")
         assert (await pop(b, 1)).messages == []
 
-    assert await a.fetchval("select count(*) from postbus.retrying where subscription_id = $1", group) == 0
+    assert await a.fetchval("select count(*) from postbus.deferred where subscription_id = $1", group) == 0
     assert await a.fetchval("select count(*) from postbus.cursor where subscription_id = $1", group) == 0
 
 
@@ -234,7 +234,7 @@ async def test_worker_takes_messages_of_a_key_one_after_the_other(conn: Any) -> 
     [lane] = await take(conn, "w", group)
 
     claimed = await conn.fetch(
-        "select * from postbus.claim_retrying_as_of(array[$1::uuid], 10, clock_timestamp() + $2)", lane.token, LATER
+        "select * from postbus.claim_deferred_as_of(array[$1::uuid], 10, clock_timestamp() + $2)", lane.token, LATER
     )
 
     assert [row["payload"].decode() for row in claimed] == ["a1"]

@@ -127,7 +127,7 @@ async def test_settlement_during_the_extension_of_its_lease_counts(connect: Conn
     await extending.commit()
 
     assert await settling == []
-    assert await a.fetchval("select count(*) from postbus.retrying") == 0
+    assert await a.fetchval("select count(*) from postbus.deferred") == 0
 
 
 class Shop:
@@ -221,7 +221,7 @@ async def test_pops_lose_double_and_reorder_nothing(connect: Connect) -> None:
         await asyncio.gather(*consumers)
 
     assert shop.handled == shop.committed
-    assert await admin.fetchval("select count(*) from postbus.retrying") == 0
+    assert await admin.fetchval("select count(*) from postbus.deferred") == 0
 
 
 @pytest.mark.parametrize("way", ["ack", "one"])
@@ -266,7 +266,7 @@ async def test_pops_of_a_dead_consumers_messages_never_wait(connect: Connect) ->
     later = await dead.fetchval("select clock_timestamp() + interval '2 seconds'")
 
     async with b.transaction():
-        await b.execute("select from postbus.retrying where key = 'c' for update")  # as a pop that takes it
+        await b.execute("select from postbus.deferred where key = 'c' for update")  # as a pop that takes it
         popped = await asyncio.wait_for(pop(a, 1, member="a", as_of=later), 5)
     other = await pop(b, 1, member="b", as_of=later)
 

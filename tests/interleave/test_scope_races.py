@@ -114,7 +114,7 @@ async def test_message_open_while_a_scope_is_recorded_comes(connect: Connect, st
         "update postbus.segment set published_at = published_at - interval '1 hour' where txid = pg_current_xact_id()"
     )
     await rotate(other, kept)
-    await other.execute("update postbus.log_leaf set closed_at = closed_at - interval '1 hour'")
+    await other.execute("update postbus.log_partition set closed_at = closed_at - interval '1 hour'")
     await age(other, 60)
     await subscribe_scope(other, namespace="ns", mode="new")
     await publish_many(other, "new")
@@ -149,7 +149,7 @@ async def test_key_added_while_a_worker_settles_gets_its_messages(connect: Conne
     await settling.commit()
     await adding
 
-    rows = await watcher.fetch("select payload from postbus.retrying")
+    rows = await watcher.fetch("select payload from postbus.deferred")
     assert [row["payload"] for row in rows] == [b"b1"]
 
 

@@ -612,7 +612,7 @@ async def test_database_with_the_largest_messages_is_dumped_restored_and_read(co
     for table, column in (
         ("queued", "payload"),
         ("dead_letter", "payload"),
-        ("retrying", "payload"),
+        ("deferred", "payload"),
         ("lease", "(messages[1]).payload"),
         ("finished", "(messages[1]).payload"),
         ("segment", "payloads[1]"),

@@ -23,8 +23,9 @@ async def test_every_table_and_column_has_a_comment(conn: Any) -> None:
                              select a.attname, a.attnum from pg_attribute a
                               where a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped) as a on true
          where c.relnamespace = 'postbus'::regnamespace and c.relkind in ('r', 'p', 'c') and not c.relispartition
-           and col_description(c.oid, a.attnum) is null
-           and (a.attnum > 0 or obj_description(c.oid, 'pg_class') is null)
+           and case when a.attnum > 0 then col_description(c.oid, a.attnum)
+                    when c.relkind = 'c' then obj_description(c.reltype, 'pg_type')
+                    else obj_description(c.oid, 'pg_class') end is null
         """
     )
     assert [row["name"] for row in missing] == []

@@ -29,7 +29,10 @@ async def installed(dsn: str, file: Path) -> Any:
 
 @pytest.mark.parametrize("released", RELEASED, ids=lambda path: path.name)
 async def test_an_upgrade_ends_with_the_schema_of_a_new_database(empty_dsn: str, dsn: str, released: Path) -> None:
-    """With nothing left of functions, views or columns that are no more."""
+    """Nothing is left of functions, views or columns that are no more.
+
+    Until 0.1 is released, renew its file: postbus migrate --print | gzip -9n > tests/migration/released/0001.sql.gz
+    """
     old: Any = await installed(empty_dsn, released)
     new: Any = await asyncpg.connect(dsn)
     try:
@@ -89,10 +92,10 @@ async def test_a_schema_from_before_the_baseline_is_refused(empty_dsn: str, old:
         assert refused.value.remedy is not None
         [drop] = [part for part in refused.value.remedy.split("; ") if "drop schema" in part]
         await conn.execute(drop[drop.index("drop schema") :])
-        await migrate(conn)
-        await check(conn)
     finally:
         await conn.close()
+    async with Bus.open(empty_dsn, migrate=True) as bus:
+        assert await bus.send("q", 1) == 1
 
 
 async def test_an_old_schema_of_the_embedded_server_names_its_folder(empty_dsn: str, tmp_path: Path) -> None:

@@ -23,26 +23,27 @@ from support.log_sql import (
 _LANES = 2
 _ONE_BY_ONE = """
     with unseen as (
-        select s.position, s.count, postbus.unseen(c.cursor, s.position, s.txid, s.count, s.published_at) as unseen
+        select s.sequence, s.count,
+               postbus.unseen_in_segment(c.cursor, s.sequence, s.txid, s.count, s.published_at) as unseen
           from postbus.topic t
           join postbus.segment s on s.storage_id = t.storage_id and s.topic_id = t.id
           join postbus.current_cursor c on c.subscription_id = $1 and c.lane = s.lane
-         where t.name = 't' and pg_visible_in_snapshot(s.txid, ($2::text::postbus.log_place).snapshot)
+         where t.name = 't' and pg_visible_in_snapshot(s.txid, ($2::text::postbus.log_position).snapshot)
     ), counted as (
-        select u.*, sum(u.unseen) over (order by u.position desc) as so_far from unseen u where u.unseen > 0
+        select u.*, sum(u.unseen) over (order by u.sequence desc) as so_far from unseen u where u.unseen > 0
     )
     select coalesce(sum(u.unseen), 0),
-           (select postbus.first_id(n.position) + n.count - n.unseen + (n.so_far - $3::bigint)
-              from counted n where n.so_far > $3 order by n.position desc limit 1)
+           (select postbus.first_id(n.sequence) + n.count - n.unseen + (n.so_far - $3::bigint)
+              from counted n where n.so_far > $3 order by n.sequence desc limit 1)
       from unseen u
 """
 _BY_LEAVES = """
     select c.messages, c.from_id from postbus.topic t
-     cross join lateral postbus.count_before($1, t, $2::text::postbus.log_place, $3) as c where t.name = 't'
+     cross join lateral postbus.count_before($1, t, $2::text::postbus.log_position, $3) as c where t.name = 't'
 """
 _THIN = """
-    select (postbus.thin_leaf(l, array[t.id], 2, clock_timestamp())).messages
-      from postbus.topic t join postbus.log_leaf l on l.storage_id = t.storage_id
+    select (postbus.thin_partition(l, array[t.id], 2, clock_timestamp())).messages
+      from postbus.topic t join postbus.log_partition l on l.storage_id = t.storage_id
      where t.name = 't' and l.closed_txid < $1::text::xid8 order by l.epoch limit 1
 """
 _IMPORT = """
@@ -152,17 +153,17 @@ class _World:
         self.groups.append(await subscribe(self.conn, name, start, **place))
 
     async def place(self) -> None:
-        self.places.append(await self.conn.fetchval("select postbus.here($1)::text", self.storage))
+        self.places.append(await self.conn.fetchval("select postbus.take_position($1)::text", self.storage))
 
     async def straddle(self) -> None:
         """Take a position whose sequence is in one partition, with a snapshot from when the next one had messages."""
-        position = await self.conn.fetchval("select postbus.last_position($1)", self.storage)
+        position = await self.conn.fetchval("select postbus.last_sequence($1)", self.storage)
         await self.rotate()
         await self.publish()
-        snapshot = "row($1, pg_current_xact_id(), pg_current_snapshot())::postbus.log_place"
+        snapshot = "row($1, pg_current_xact_id(), pg_current_snapshot())::postbus.log_position"
         self.places.append(await self.conn.fetchval(f"select ({snapshot})::text", position))
         if self.groups:
-            moved = "select postbus.move_cursors($1, postbus.cursor_at($2::text::postbus.log_place), 'seek')"
+            moved = "select postbus.move_cursors($1, postbus.cursor_at($2::text::postbus.log_position), 'seek')"
             await self.conn.execute(moved, self.chance.choice(self.groups), self.places[-1])
 
     async def check(self) -> None:

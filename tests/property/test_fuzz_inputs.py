@@ -54,7 +54,7 @@ def test_any_number_may_be_given_as_a_message_id(world: World, id: int) -> None:
     """A seek or a lookup finds the message, or says that there is none."""
     topic, _ = _log(world)
     before = {row["id"] for row in world.fetch("select id from postbus.log where topic = $1", topic)}
-    last = world.value("select last_value from postbus.log_position")
+    last = world.value("select last_value from postbus.segment_number")
     if not 0 <= id <= (last + 1) * 1024:
         assert world.refusal("select postbus.seek($1, 'g', 'FROM_MESSAGE_ID', start_id => $2)", topic, id) == "PB402"
     else:

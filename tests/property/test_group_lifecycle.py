@@ -325,7 +325,7 @@ class Lifecycle(RuleBasedStateMachine):
         if start == "LATER":
             return "FROM_TIMESTAMP", datetime.now(UTC) + timedelta(days=30), None
         if start == "NEXT_ID":
-            last = self.world.value("select last_value from postbus.log_position where is_called")
+            last = self.world.value("select last_value from postbus.segment_number where is_called")
             return "FROM_MESSAGE_ID", None, 1024 * ((last or 0) + 1)
         if start in ("FROM_NOW", "FROM_BEGINNING") or not self.sent:
             return ("FROM_NOW" if start == "FROM_NOW" else "FROM_BEGINNING"), None, None

@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from property.settings import examples
 from property.world import World
-from support.log_sql import Lane, advance, create_topic, publish_many, put_off, read, settle_retrying, subscribe, take
+from support.log_sql import Lane, advance, create_topic, publish_many, put_off, read, settle_deferred, subscribe, take
 
 _LANES = 2
 _MOST = 3
@@ -62,7 +62,7 @@ class Retries(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         self.world.value("select postbus.delete_topic($1, force => true)", self.topic)
-        for table in ("retrying", "dead_letter"):
+        for table in ("deferred", "dead_letter"):
             assert self.world.value(f"select count(*) from postbus.{table} where subscription_id = $1", self.group) == 0
 
     @rule(keys=st.lists(_keys, min_size=1, max_size=5))
@@ -110,7 +110,7 @@ class Retries(RuleBasedStateMachine):
         """Claim due messages, and count the attempt. Messages in hand for longer than their lease are suspects."""
         lane = self.lanes[_one_of(self.waiting, first)]
         self._suspect(lane)
-        rows = self.world.fetch("select * from postbus.claim_retrying_as_of(array[$1::uuid], $2, $3)",
+        rows = self.world.fetch("select * from postbus.claim_deferred_as_of(array[$1::uuid], $2, $3)",
                                 self.held[lane].token, count, self._now())  # fmt: skip
         suspects = self._due(lane, suspected=True)
         if suspects:
@@ -130,7 +130,7 @@ class Retries(RuleBasedStateMachine):
         """Claim a suspect alone, the first of its key."""
         lane = self.lanes[_one_of(self.waiting, first)]
         self._suspect(lane)
-        rows = self.world.fetch("select * from postbus.claim_retrying_as_of(array[$1::uuid], 1, $2, is_alone => true)",
+        rows = self.world.fetch("select * from postbus.claim_deferred_as_of(array[$1::uuid], 1, $2, is_alone => true)",
                                 self.held[lane].token, self._now())  # fmt: skip
         due = {id for id in self._due(lane, suspected=True) if self._is_first(id)}
         assert {row["id"] for row in rows} <= due
@@ -170,7 +170,7 @@ class Retries(RuleBasedStateMachine):
             self.tried.remove(id)
         lane = self.held[self.lanes[id]]
         delay = self.now + timedelta(hours=wait)
-        told = self.world.run(settle_retrying(self.world.conn, lane, [id], outcome, delay=delay))
+        told = self.world.run(settle_deferred(self.world.conn, lane, [id], outcome, delay=delay))
         if one is None:
             assert told == ["lost"]
         elif outcome == "release":
@@ -194,8 +194,8 @@ class Retries(RuleBasedStateMachine):
         """Check that a worker that has lost a lane changes nothing any more, and gets nothing."""
         former = self.former[which % len(self.former)]
         ids = sorted(self.waiting)
-        assert self.world.run(settle_retrying(self.world.conn, former, ids, "done")) == ["lost"] * len(ids)
-        sql = "select count(*) from postbus.claim_retrying_as_of(array[$1::uuid], 10, $2)"
+        assert self.world.run(settle_deferred(self.world.conn, former, ids, "done")) == ["lost"] * len(ids)
+        sql = "select count(*) from postbus.claim_deferred_as_of(array[$1::uuid], 10, $2)"
         assert self.world.value(sql, former.token, self._now()) == 0
 
     @rule()
@@ -232,7 +232,7 @@ class Retries(RuleBasedStateMachine):
 
     @invariant()
     def each_message_is_in_its_place(self) -> None:
-        rows = self.world.fetch("select id, lane, parked, attempts from postbus.retrying where subscription_id = $1",
+        rows = self.world.fetch("select id, lane, parked, attempts from postbus.deferred where subscription_id = $1",
                                 self.group)  # fmt: skip
         expected = {(id, self.lanes[id], one.parked, one.attempts) for id, one in self.waiting.items()}
         assert {tuple(row) for row in rows} == expected

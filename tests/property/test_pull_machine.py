@@ -123,7 +123,7 @@ class Pulling(RuleBasedStateMachine):
         """Seek: deferred messages and those parked behind them stay; all others come again, or none."""
         shelf = {
             row["id"]
-            for row in self.world.fetch("select id from postbus.retrying where subscription_id = $1", self.group)
+            for row in self.world.fetch("select id from postbus.deferred where subscription_id = $1", self.group)
         }
         tried = {self.keys[id] for id, one in self.open.items() if one.attempts > 0} - {None}
         stay = {
@@ -138,7 +138,7 @@ class Pulling(RuleBasedStateMachine):
     @invariant()
     def each_message_is_in_its_hand(self) -> None:
         rows = self.world.fetch(
-            "select id, attempts, token from postbus.retrying where subscription_id = $1 and token is not null",
+            "select id, attempts, token from postbus.deferred where subscription_id = $1 and token is not null",
             self.group,
         )
         held = {(id, one.attempts, one.token) for id, one in self.open.items() if one.token is not None}
@@ -148,9 +148,9 @@ class Pulling(RuleBasedStateMachine):
 
     @invariant()
     def the_first_of_a_key_waits_behind_nothing(self) -> None:
-        sql = """select count(*) from (select distinct on (lane, key) parked from postbus.retrying
+        sql = """select count(*) from (select distinct on (lane, key) parked from postbus.deferred
                                         where subscription_id = $1 and key is not null
-                                        order by lane, key, position, id) as first where first.parked"""
+                                        order by lane, key, sequence, id) as first where first.parked"""
         assert self.world.value(sql, self.group) == 0
 
     def _pop(self, count: int, key: str | None) -> Pop:
@@ -201,7 +201,7 @@ class Pulling(RuleBasedStateMachine):
         """Give up messages that returned after their last attempt, when a pop meets them."""
         rows = self.world.fetch(
             "select id, attempts from postbus.dead_letter d where subscription_id = $1 and not exists "
-            "(select from postbus.retrying r where r.subscription_id = d.subscription_id and r.id = d.id)",
+            "(select from postbus.deferred r where r.subscription_id = d.subscription_id and r.id = d.id)",
             self.group,
         )
         for id, attempts in rows:

@@ -211,7 +211,7 @@ class Queue(RuleBasedStateMachine):
     def _claim(self, count: int, *, with_floor: bool) -> Any:
         """Claim, and compare with what may be claimed. Returns the lease, if there is one."""
         [row] = self.world.fetch(
-            "select * from postbus.claim_as_of($1, 'm', $2, lease => $3, floor => $4, as_of => $5, "
+            "select * from postbus.claim_as_of($1, 'm', $2, lease => $3, scan_floor => $4, as_of => $5, "
             "with_suspects => false)",
             self.topic,
             count,
@@ -219,7 +219,7 @@ class Queue(RuleBasedStateMachine):
             self.floor if with_floor else None,
             self._at(),
         )
-        self.floor = row["next_floor"]
+        self.floor = row["next_scan_floor"]
         claimable = self._claimable()
         ids = row["ids"] or []
         assert set(ids) <= claimable

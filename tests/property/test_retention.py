@@ -124,10 +124,10 @@ class _World:
 
     async def _close(self) -> None:
         now = await self._now()
-        await self.conn.execute("update postbus.storage set leaf_bytes = 1")
+        await self.conn.execute("update postbus.log_storage set partition_bytes = 1")
         while (await self._sweep_at(now))["more"]:
             pass
-        await self.conn.execute("update postbus.storage set leaf_bytes = 1 << 30")
+        await self.conn.execute("update postbus.log_storage set partition_bytes = 1 << 30")
         await self._sweep_at(now)
         await self.check()
 
@@ -172,7 +172,7 @@ class _World:
             while (await self._sweep_at(now))["more"]:
                 pass
             # For dropped partitions use what was known before; one closed and dropped at once was closed now.
-            leaves = self._leaves | dict(await self.conn.fetch("select epoch, closed_at from postbus.log_leaf"))
+            leaves = self._leaves | dict(await self.conn.fetch("select epoch, closed_at from postbus.log_partition"))
             gone = leaves.keys() - set(await self._epochs())
             for topic in self.topics:
                 expected = {
@@ -183,7 +183,7 @@ class _World:
                 assert await self._stored(topic) == expected
 
         await eventually(is_as_expected, within=30)  # transactions of other databases may delay a sweep
-        self._leaves = dict(await self.conn.fetch("select epoch, closed_at from postbus.log_leaf"))
+        self._leaves = dict(await self.conn.fetch("select epoch, closed_at from postbus.log_partition"))
         for topic in self.topics:
             kept = await self._stored(topic)
             topic.there = {id: leaf for id, leaf in topic.there.items() if id in kept}
@@ -195,7 +195,7 @@ class _World:
         return now
 
     async def _epochs(self) -> list[int]:
-        return [row["epoch"] for row in await self.conn.fetch("select epoch from postbus.log_leaf")]
+        return [row["epoch"] for row in await self.conn.fetch("select epoch from postbus.log_partition")]
 
     async def _stored(self, topic: _Topic) -> set[int]:
         rows = await self.conn.fetch("select id from postbus.log where topic = $1", topic.name)
@@ -215,7 +215,7 @@ async def test_each_topic_keeps_what_its_own_options_say(conn: Any, seed: int) -
     world = _World(conn, random.Random(seed))
     await world.begin()
     # partitions close when the test says so
-    await conn.execute("update postbus.storage set period = interval '900 days'")
+    await conn.execute("update postbus.log_storage set period = interval '900 days'")
     for _ in range(_MOMENTS):
         for _ in range(world.choose.randrange(6)):
             await world.act()

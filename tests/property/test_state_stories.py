@@ -16,12 +16,12 @@ from support.log_sql import (
     Lane,
     Piece,
     advance,
-    claim_retrying,
+    claim_deferred,
     create_topic,
     publish_many,
     put_off,
     read,
-    settle_retrying,
+    settle_deferred,
     sweep,
     take,
 )
@@ -138,17 +138,17 @@ class Story:
 
     async def _ahead(self, part: Any) -> set[int]:
         rows = await self.conn.fetch(
-            "select postbus.first_id(a.position) + index as id from postbus.settled_ahead a, unnest(a.indexes) as run, "
+            "select postbus.first_id(a.sequence) + index as id from postbus.settled_ahead a, unnest(a.indexes) as run, "
             "generate_series(lower(run), upper(run) - 1) as index where a.subscription_id = $1",
             part["id"],
         )
         return {row["id"] for row in rows}
 
     async def _waiting(self, part: Any) -> dict[int, str]:
-        rows = await self.conn.fetch("select * from postbus.retrying where subscription_id = $1", part["id"])
+        rows = await self.conn.fetch("select * from postbus.deferred where subscription_id = $1", part["id"])
 
         def status(row: Any) -> str:
-            if row["token"] is not None or (row["shelved"] and row["attempts"] == 0):
+            if row["token"] is not None or (row["buffered"] and row["attempts"] == 0):
                 return "PENDING"
             return "WAITING" if row["parked"] else "RETRYING"
 
@@ -199,11 +199,11 @@ class Story:
         pass
 
     async def _tries_again(self, name: str, part: Any, lane: Lane) -> None:
-        for row in await claim_retrying(self.conn, lane, 5, is_alone=self.chance.random() < 0.3):
+        for row in await claim_deferred(self.conn, lane, 5, is_alone=self.chance.random() < 0.3):
             outcome = self.chance.choice(["done", "done", "retry", "dead", "release", None])
             if outcome is None or row["alone"] is None:
                 continue
-            told = await settle_retrying(self.conn, lane, [row["id"]], outcome, error="it failed")
+            told = await settle_deferred(self.conn, lane, [row["id"]], outcome, error="it failed")
             self._tell(name, part["id"], "tries", row["id"], "again:", *told)
             self._settled(name, {row["id"]: told[0]})
 
@@ -317,7 +317,7 @@ class Story:
             return False
         self._tell("die", group["group_name"])
         await self.conn.execute(
-            "update postbus.retrying set due_at = clock_timestamp() - interval '1 s' where token is not null"
+            "update postbus.deferred set due_at = clock_timestamp() - interval '1 s' where token is not null"
         )
         await self.conn.execute("delete from postbus.sign_of_life where subscription_id = $1", group["id"])
         await self.conn.execute(

@@ -141,7 +141,7 @@ async def test_unavailable_sink_costs_no_attempt(bus: Bus, conn: Any) -> None:
             assert sink.opened >= 4
 
         await eventually(tried_often)
-        assert await conn.fetchval("select count(*) from postbus.retrying") == 0
+        assert await conn.fetchval("select count(*) from postbus.deferred") == 0
         sink.is_away = False
         await is_through(conn, "relay-x", passed=100, dead=0)
     assert sink.got == list(range(100))

@@ -18,7 +18,7 @@ _OF_BILLING = "where subscription_id = (select id from postbus.subscription wher
 _FACTS = {
     "lanes": f"select holder, token, held_number, deaths, careful_until from postbus.lane {_OF_BILLING}",
     "cursors": f"select lane, number, cursor, passed from postbus.cursor {_OF_BILLING}",
-    "put off": "select * from postbus.retrying",
+    "put off": "select * from postbus.deferred",
     "dead": "select * from postbus.dead_letter",
     "settled": "select * from postbus.settled_ahead",
     "leases": "select * from postbus.lease",
@@ -102,25 +102,25 @@ class Stage:
         lane = self.theirs[0]
         [self.retried, *_] = self.ids_in(lane.lane)
         await self.owner.execute(
-            "select postbus.put_off($1, $2, $3, '{retry}', array[$4::bigint], array[$5::bigint], '{0}', '{no}', "
+            "select postbus.defer($1, $2, $3, '{retry}', array[$4::bigint], array[$5::bigint], '{0}', '{no}', "
             "'{null}')",
-            lane.subscription, lane.lane, lane.token, self.retried, self.position_of(self.retried),
+            lane.subscription, lane.lane, lane.token, self.retried, self.sequence_of(self.retried),
         )  # fmt: skip
-        await self.owner.execute("select postbus.claim_retrying(array[$1::uuid], 1)", lane.token)
+        await self.owner.execute("select postbus.claim_deferred(array[$1::uuid], 1)", lane.token)
 
     def ids_in(self, lane: int, *, topic: str = "t") -> list[int]:
         """Return the ids of a lane's messages."""
         segments = (self.log if topic == "t" else self.other).segments
         return [
-            (row["position"] & (1 << 43) - 1) * 1024 + index
+            (row["sequence"] & (1 << 43) - 1) * 1024 + index
             for row in segments
             if row["lane"] == lane
             for index in range(row["count"])
         ]
 
-    def position_of(self, id: int) -> int:
+    def sequence_of(self, id: int) -> int:
         """Return the position of the segment that has a message."""
-        positions: list[int] = [row["position"] for row in (*self.log.segments, *self.other.segments)]
+        positions: list[int] = [row["sequence"] for row in (*self.log.segments, *self.other.segments)]
         return next(one for one in positions if one & (1 << 43) - 1 == id >> 10)
 
     def facts(self) -> dict[str, Any]:

@@ -99,8 +99,8 @@ WAYS = {
         "keys => null, headers => null, correlation_ids => null, published_ats => array[now()], attempts => '{0}', "
         "errors => '{null}')"
     ),
-    "import_retrying": (
-        "import_retrying(source => 'old', topic => %s, group_name => 'g', content_type => %s, source_ids => '{1}', "
+    "import_deferred": (
+        "import_deferred(source => 'old', topic => %s, group_name => 'g', content_type => %s, source_ids => '{1}', "
         "payloads => '{x}', keys => null, headers => null, correlation_ids => null, published_ats => array[now()], "
         "attempts => '{0}', errors => '{null}')"
     ),
@@ -120,7 +120,7 @@ def test_sql_refuses_bad_content_types(db: Any, way: str, content_type: str) -> 
     if "\0" in content_type:
         content_type = content_type.replace("\0", "\1")  # which PostgreSQL cannot hold at all
     before = _count(db)
-    for topic in ("log",) if way == "import_retrying" else ("t", "log"):
+    for topic in ("log",) if way == "import_deferred" else ("t", "log"):
         with pytest.raises(psycopg.Error) as refused:
             db.execute(f"select postbus.{WAYS[way]}".encode(), (topic, content_type))
         assert refused.value.sqlstate == "PB402"

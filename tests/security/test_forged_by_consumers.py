@@ -84,21 +84,21 @@ def test_advance_without_tokens_is_closed(stage: Stage, before: dict[str, Any]) 
     "sql",
     [
         "select postbus.release_lanes(array[$1::uuid])",
-        "select postbus.calm_lane($1::uuid)",
+        "select postbus.clear_caution($1::uuid)",
         "select postbus.hold_lane($1::uuid)",
-        "select count(*) from postbus.retrying_of(array[$1::uuid])",
-        "select count(*) from postbus.claim_retrying(array[$1::uuid], 10)",
-        "select count(*) from postbus.claim_retrying(array[$1::uuid], 10, is_alone => true)",
-        "select postbus.prolong_retrying(array[$1::uuid], array[{retried}])",
-        "select postbus.settle_retrying({billing}, {lane}, $1::uuid, array[{retried}], 'done')",
-        "select postbus.settle_retrying({billing}, {lane}, $1::uuid, array[{retried}], 'dead')",
-        "select postbus.settle_retrying({billing}, {lane}, $1::uuid, array[{retried}], 'release')",
-        "select postbus.settle_retrying({billing}, {lane}, $1::uuid, array[{retried}], 'retry', interval '1 hour')",
+        "select count(*) from postbus.deferred_of(array[$1::uuid])",
+        "select count(*) from postbus.claim_deferred(array[$1::uuid], 10)",
+        "select count(*) from postbus.claim_deferred(array[$1::uuid], 10, is_alone => true)",
+        "select postbus.extend_deferred(array[$1::uuid], array[{retried}])",
+        "select postbus.settle_deferred({billing}, {lane}, $1::uuid, array[{retried}], 'done')",
+        "select postbus.settle_deferred({billing}, {lane}, $1::uuid, array[{retried}], 'dead')",
+        "select postbus.settle_deferred({billing}, {lane}, $1::uuid, array[{retried}], 'release')",
+        "select postbus.settle_deferred({billing}, {lane}, $1::uuid, array[{retried}], 'retry', interval '1 hour')",
         "select postbus.not_alone($1::uuid, {retried})",
         "select postbus.not_alone($1::uuid)",
         "select postbus.note_done(array[$1::uuid], array[{lane}], array[{position}], '{{0}}', '{{2}}')",
         "select postbus.report_catch_up($1::uuid, 1, interval '1 s')",
-        "select postbus.put_off({billing}, {lane}, $1::uuid, '{{dead}}', array[{fresh}], array[{position}], '{{0}}', "
+        "select postbus.defer({billing}, {lane}, $1::uuid, '{{dead}}', array[{fresh}], array[{position}], '{{0}}', "
         "'{{no}}', '{{null}}')",
         "select postbus.ack($1::uuid, array[{claimed}])",
         "select postbus.ack_leases(array[$1::uuid])",
@@ -116,7 +116,7 @@ def test_leases_cannot_be_changed_without_their_token(
     lane = stage.theirs[0]
     fresh = stage.ids_in(lane.lane)[1]
     sql = sql.format(
-        billing=stage.billing, lane=lane.lane, retried=stage.retried, fresh=fresh, position=stage.position_of(fresh),
+        billing=stage.billing, lane=lane.lane, retried=stage.retried, fresh=fresh, position=stage.sequence_of(fresh),
         claimed=stage.claimed["ids"][0],
     )  # fmt: skip
     mine = None if "note_done" in sql or "release_lanes" in sql else stage.mine[lane.lane].token  # otherwise it may
@@ -128,7 +128,7 @@ def test_leases_cannot_be_changed_without_their_token(
 def test_no_role_can_see_tokens_and_secrets(stage: Stage) -> None:
     """Consumers and observers cannot read the tables, and no view shows them."""
     for conn in (stage.consumer, stage.observer):
-        for table in ("lane", "lease", "worker", "sweeper", "sink_away", "retrying"):
+        for table in ("lane", "lease", "worker", "sweeper", "sink_away", "deferred"):
             with pytest.raises(asyncpg.InsufficientPrivilegeError):
                 stage.run(conn.fetch(f"select * from postbus.{table}"))
     shown = stage.run(stage.owner.fetch(
@@ -143,21 +143,21 @@ def test_no_role_can_see_tokens_and_secrets(stage: Stage) -> None:
 
 
 _TYPES = {
-    "position": "bigint", "txid": "xid8", "snapshot": "pg_snapshot", "done_position": "bigint", "since_bound": "bigint",
+    "sequence": "bigint", "txid": "xid8", "snapshot": "pg_snapshot", "done_sequence": "bigint", "since_bound": "bigint",
     "since_at": "timestamptz", "since_id": "bigint",
 }  # fmt: skip
 _COLUMNS = (
-    "seen", "target", "done_position", "done_index", "since_bound", "since_at", "since_id", "until", "since_snapshot"
+    "seen", "target", "done_sequence", "done_index", "since_bound", "since_at", "since_id", "until", "since_snapshot"
 )  # fmt: skip
 
 
 @pytest.mark.parametrize(
     "change",
     [
-        "seen.position = 9007199254740992",
-        "seen.position = 9895604649984",
-        "seen.position = -1",
-        "seen.position = null",
+        "seen.sequence = 9007199254740992",
+        "seen.sequence = 9895604649984",
+        "seen.sequence = -1",
+        "seen.sequence = null",
         "seen.txid = 4611686018427387904",
         "seen.txid = null",
         "seen.snapshot = 1000000000:1000000000:",
@@ -166,11 +166,11 @@ _COLUMNS = (
         "seen = null",
         "target = (,,)",
         "until = (,,)",
-        "target.position = 9007199254740992",
+        "target.sequence = 9007199254740992",
         "target.txid = 4611686018427387904",
         "target.snapshot = 3:1000000000:",
-        "done_position = 9223372036854775807",
-        "done_position = -5",
+        "done_sequence = 9223372036854775807",
+        "done_sequence = -5",
         "since_bound = 9223372036854775807",
         "since_at = 2126-01-01",
         "since_id = 9223372036854775807",
@@ -181,8 +181,8 @@ def test_impossible_position_is_refused(stage: Stage, before: dict[str, Any], ch
     """It would skip later messages, or stop the sweep of the whole storage."""
     name, _, value = change.partition(" = ")
     field, _, part = name.partition(".")
-    seen = "(select row(p.position, p.txid, p.snapshot)::postbus.log_place from place p)"
-    type = _TYPES.get(part or field, "postbus.log_place")
+    seen = "(select row(p.sequence, p.txid, p.snapshot)::postbus.log_position from place p)"
+    type = _TYPES.get(part or field, "postbus.log_position")
     forged = f"'{value}'::{type}" if value not in ("", "null") else f"null::{type}"
     if part:
         forged = seen.replace(f"p.{part}", forged)
@@ -227,7 +227,7 @@ def test_oversized_cursor_is_refused(stage: Stage) -> None:
 # Contents
 
 _PUT_OFF = (
-    "select postbus.put_off($1, $2, $3, array[$4], array[$5::bigint], array[$6::bigint], '{1 h}', '{no}', '{null}')"
+    "select postbus.defer($1, $2, $3, array[$4], array[$5::bigint], array[$6::bigint], '{1 h}', '{no}', '{null}')"
 )
 _KINDS = ("retry", "park", "release", "suspect", "dead")
 
@@ -242,9 +242,9 @@ def test_contents_cannot_be_given_by_the_caller(stage: Stage, before: dict[str, 
     """The call with contents is closed, even to the lane's holder."""
     lane, id = stage.mine[0], stage.ids_in(0)[0]
     told = stage.attack(
-        "select postbus.put_off($1, $2, $3, array[$4], array[$5::bigint], array[$6::bigint], array[now()], '{k}', "
+        "select postbus.defer($1, $2, $3, array[$4], array[$5::bigint], array[$6::bigint], array[now()], '{k}', "
         "'{null}', '{text/plain}', '{null}', array['forged'::bytea], '{0}', '{no}', '{null}')",
-        lane.subscription, lane.lane, lane.token, kind, id, stage.position_of(id),
+        lane.subscription, lane.lane, lane.token, kind, id, stage.sequence_of(id),
     )  # fmt: skip
     assert isinstance(told, asyncpg.UndefinedFunctionError)
     assert stage.facts() == before
@@ -268,10 +268,10 @@ def test_only_messages_of_the_lane_can_be_deferred(stage: Stage, before: dict[st
     here = stage.ids_in(0)[0]
     there = stage.ids_in(0, topic="elsewhere")[0]
     beside = stage.ids_in(1)[0]
-    position = stage.position_of(here)
+    position = stage.sequence_of(here)
     id, at = {
-        "of another topic": (there, stage.position_of(there)),
-        "of another lane": (beside, stage.position_of(beside)),
+        "of another topic": (there, stage.sequence_of(there)),
+        "of another lane": (beside, stage.sequence_of(beside)),
         "that never was": (here + 2**30, position + 2**20),
         "of a later position": (here, position + (1 << 43)),
         "before the log": (here, -position),
@@ -288,7 +288,7 @@ def test_only_messages_of_the_lane_can_be_deferred(stage: Stage, before: dict[st
 def test_unknown_kind_of_deferral_is_refused(stage: Stage, before: dict[str, Any], kind: Any) -> None:
     """Only retry, park, release, suspect and dead exist."""
     id = stage.ids_in(0)[0]
-    told = _put_off(stage, kind, id, stage.position_of(id))
+    told = _put_off(stage, kind, id, stage.sequence_of(id))
 
     assert isinstance(told, asyncpg.PostgresError)
     assert told.sqlstate == "PB402"
@@ -301,7 +301,7 @@ def test_deferral_cannot_have_a_bad_delay(stage: Stage, before: dict[str, Any], 
     lane, id = stage.mine[0], stage.ids_in(0)[0]
     told = stage.attack(
         _PUT_OFF.replace("{1 h}", "{" + delay + "}"),
-        lane.subscription, lane.lane, lane.token, "retry", id, stage.position_of(id),
+        lane.subscription, lane.lane, lane.token, "retry", id, stage.sequence_of(id),
     )  # fmt: skip
     assert isinstance(told, asyncpg.PostgresError)
     assert stage.facts() == before
@@ -318,11 +318,11 @@ def test_deferred_message_has_the_content_of_the_log(stage: Stage, kind: str) ->
         [id] = await publish_many(
             stage.owner, f"true {number}", keys=["a"], headers=['{"h": "x"}'], correlation_ids=["c"]
         )
-        position = await stage.owner.fetchval("select position from postbus.segment order by position desc limit 1")
-        lane = await stage.owner.fetchval("select lane from postbus.segment where position = $1", position)
+        position = await stage.owner.fetchval("select sequence from postbus.segment order by sequence desc limit 1")
+        lane = await stage.owner.fetchval("select lane from postbus.segment where sequence = $1", position)
         mine = stage.mine[lane]
         told = await stage.owner.fetchval(_PUT_OFF, mine.subscription, lane, mine.token, kind, id, position)
-        table = "dead_letter" if kind == "dead" else "retrying"
+        table = "dead_letter" if kind == "dead" else "deferred"
         stored = await stage.owner.fetchrow(
             f"select key, correlation_id, headers::text, payload from postbus.{table} where id = $1", id
         )
@@ -348,7 +348,7 @@ def test_settled_messages_cannot_be_brought_back(stage: Stage) -> None:
         ) == []  # fmt: skip
         told = [
             await stage.consumer.fetchval(
-                _PUT_OFF, lane.subscription, lane.lane, lane.token, kind, id, stage.position_of(id)
+                _PUT_OFF, lane.subscription, lane.lane, lane.token, kind, id, stage.sequence_of(id)
             )
             for kind in ("retry", "dead")
         ]
@@ -371,13 +371,13 @@ def test_settled_messages_cannot_be_brought_back(stage: Stage) -> None:
 )
 def test_messages_settled_ahead_must_be_part_of_a_segment(stage: Stage, position: str, start: Any, stop: Any) -> None:
     """Unlimited ranges would be repeated one by one to the lane's next holder."""
-    here, there = stage.position_of(stage.ids_in(0)[0]), stage.position_of(stage.ids_in(0, topic="elsewhere")[0])
+    here, there = stage.sequence_of(stage.ids_in(0)[0]), stage.sequence_of(stage.ids_in(0, topic="elsewhere")[0])
     place = {"here": here, "elsewhere": there, "nowhere": 2**62}[position]
     stage.attack(
         "select postbus.note_done(array[$1::uuid], '{0}', array[$2::bigint], array[$3::int], array[$4::int])",
         stage.mine[0].token, place, start, stop,
     )  # fmt: skip
-    noted = stage.run(stage.owner.fetch("delete from postbus.settled_ahead returning position, indexes::text"))
+    noted = stage.run(stage.owner.fetch("delete from postbus.settled_ahead returning sequence, indexes::text"))
     assert [tuple(row) for row in noted] in ([], [(here, "{[0,2)}")])
     assert noted == [] or start != 2
 
@@ -487,7 +487,7 @@ def test_pop_is_bounded_whatever_it_asks_for(stage: Stage, count: int, size: int
         rows = await stage.consumer.fetch(
             "select * from postbus.pop('elsewhere', 'popper', max_count => $1, max_bytes => $2)", count, size
         )
-        shelved = await stage.owner.fetch("delete from postbus.retrying where shelved returning id")
+        shelved = await stage.owner.fetch("delete from postbus.deferred where buffered returning id")
         await stage.owner.execute("select postbus.remove_group('elsewhere', 'popper', true)")
         return len(rows[0]["ids"] or []), len(shelved)
 
@@ -553,7 +553,7 @@ def test_counters_of_members_must_be_valid_numbers(
 
 
 @pytest.mark.parametrize(
-    ("job", "storage"), [("sweep", 99), ("drop_leaves", 0), ("'; drop", 0), ("sweep", -1), ("sweep_log", 2**31 - 1)]
+    ("job", "storage"), [("sweep", 99), ("drop_partitions", 0), ("'; drop", 0), ("sweep", -1), ("sweep_log", 2**31 - 1)]
 )
 def test_failures_can_be_reported_only_for_known_jobs(
     stage: Stage, before: dict[str, Any], job: str, storage: int
@@ -570,7 +570,7 @@ def test_unknown_outcome_of_a_retry_is_refused(stage: Stage, before: dict[str, A
     """A retry ends as one of the known outcomes."""
     lane = stage.mine[0]
     told = stage.attack(
-        "select postbus.settle_retrying($1, $2, $3, array[1], $4)", lane.subscription, lane.lane, lane.token, outcome
+        "select postbus.settle_deferred($1, $2, $3, array[1], $4)", lane.subscription, lane.lane, lane.token, outcome
     )
     assert isinstance(told, asyncpg.PostgresError)
     assert stage.facts() == before

@@ -65,7 +65,7 @@ def house(server: EmbeddedPostgres) -> Iterator[House]:
                 f"update postbus.{table} set {column} = clock_timestamp() + interval '1 day' where error is not null"
             )
         stood.sql(
-            "delete from postbus.segment where position = (select min(position) from postbus.segment) returning 1"
+            "delete from postbus.segment where sequence = (select min(sequence) from postbus.segment) returning 1"
         )
         yield stood
 

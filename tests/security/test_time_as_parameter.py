@@ -85,7 +85,7 @@ class Stage:
                       (select count(*) from postbus.finished) as finished,
                       (select count(*) from postbus.inbox where consumer = 'honest') as inbox_records,
                       (select count(*) from postbus.log where topic = 'log') as log_messages,
-                      (select count(*) from postbus.retrying r join postbus.subscription s on s.id = r.subscription_id
+                      (select count(*) from postbus.deferred r join postbus.subscription s on s.id = r.subscription_id
                         where s.group_name = 'audit' and r.token is null
                           and r.due_at > clock_timestamp() + interval '20 hours') as retries,
                       (select count(*) from postbus.subscription where group_name = 'audit' and state = 'ACTIVE'
@@ -189,7 +189,7 @@ CALLS = [
     "select * from postbus.pop('later', as_of => '2041-01-01')",
     "select * from postbus.pop('tried', 'audit', as_of => '2041-01-01')",
     "select * from postbus.pop_scope('audit', pattern => '#', as_of => '2041-01-01')",
-    "select * from postbus.claim_retrying(array[gen_random_uuid()], 10, as_of => '2041-01-01')",
+    "select * from postbus.claim_deferred(array[gen_random_uuid()], 10, as_of => '2041-01-01')",
     "select * from postbus.continue_moves(as_of => '2041-01-01')",
     # groups are taken for DEAD, or for alive forever
     "select * from postbus.group_heartbeat({groups}, {nothing}, as_of => '-infinity')",
@@ -202,8 +202,8 @@ CALLS = [
     "select postbus.extend(array[gen_random_uuid()], '1 hour', as_of => 'infinity')",
     "select postbus.retry(gen_random_uuid(), array[1], as_of => '-infinity')",
     "select postbus.dead_letter(gen_random_uuid(), array[1], 'no', as_of => '-infinity')",
-    "select postbus.settle_retrying(1, 0, gen_random_uuid(), '{{}}', 'done', as_of => '-infinity')",
-    "select postbus.prolong_retrying(array[gen_random_uuid()], array[1], as_of => 'infinity')",
+    "select postbus.settle_deferred(1, 0, gen_random_uuid(), '{{}}', 'done', as_of => '-infinity')",
+    "select postbus.extend_deferred(array[gen_random_uuid()], array[1], as_of => 'infinity')",
     "select postbus.inbox_once('honest', 'm', as_of => '2041-01-01')",
     "select postbus.inbox_once_many('honest', array['m'], as_of => '2041-01-01')",
     # an expired token works
@@ -212,7 +212,7 @@ CALLS = [
     # admins move and remove what is old, and not what they say is old
     f"select * from postbus.force_complete('log', '1 hour', as_of => {NINE_YEARS})",
     f"select * from postbus.remove_group('log', 'audit', as_of => {NINE_YEARS})",
-    f"select postbus.make_known({{storage}}, as_of => {NINE_YEARS})",
+    f"select postbus.publish_partitions({{storage}}, as_of => {NINE_YEARS})",
     # and figures are those of now
     f"select * from postbus.sweep_health(as_of => {NINE_YEARS})",
     f"select * from postbus.groups_near_timeout(as_of => {NINE_YEARS})",
@@ -344,7 +344,7 @@ def test_extreme_retry_delays_are_refused(stage: Stage, value: str) -> None:
     """A message that is never due would block its key forever, so even the lane's holder is refused."""
     [lane] = stage.run(take(stage.owner, "w", stage.scratch))
     settle = (
-        "select postbus.settle_retrying(subscription_id => $1, lane => 0, token => $2, ids => '{}', "
+        "select postbus.settle_deferred(subscription_id => $1, lane => 0, token => $2, ids => '{}', "
         f"outcome => 'retry', delay => '{value}')"
     )
     refused = stage.attack("consumer", settle, stage.scratch, lane.token)

@@ -49,7 +49,7 @@ def house(server: EmbeddedPostgres) -> Iterator[House]:
         stood.wide = stood.token(*_ROLES)
         stood.run(_furnish(stood))
         stood.sql(
-            "delete from postbus.segment where position = (select min(position) from postbus.segment) returning 1"
+            "delete from postbus.segment where sequence = (select min(sequence) from postbus.segment) returning 1"
         )
         yield stood
 
@@ -287,7 +287,7 @@ def _state(house: House) -> Any:
         "(select array_agg(c::text order by c.number) from postbus.cursor c) as cursors, "
         "(select array_agg(d.id || d.reason order by d.id, d.reason) from postbus.dead_letter d) as dead, "
         "(select array_agg((r.id, r.token, r.attempts, r.subscription_id)::text order by r.id, r.subscription_id) "
-        "   from postbus.retrying r where r.subscription_id not in "
+        "   from postbus.deferred r where r.subscription_id not in "
         "        (select id from postbus.subscription where group_name = 'audit')) as retrying, "
         "(select array_agg((l.token, l.open_ids)::text order by l.token) from postbus.lease l) as leases, "
         "(select count(*) from postbus.queued) as queued, "
@@ -393,7 +393,7 @@ def _leases_of(house: House, popped: Any) -> Any:
     token = UUID(popped["token"])
     return house.sql(
         "select l.ends_at, l.open_ids::text as held from postbus.lease l where l.token = $1 "
-        "union all select r.due_at, r.id::text from postbus.retrying r where r.token = $1",
+        "union all select r.due_at, r.id::text from postbus.deferred r where r.token = $1",
         token,
     )
 

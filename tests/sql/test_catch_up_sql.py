@@ -205,7 +205,8 @@ async def test_resumed_catch_up_keeps_dead_retention_from_the_groups_death(conn:
     await rotate(conn, storage)
 
     needed = (
-        "select count(*) from postbus.log_leaf l, postbus.keepers(array[postbus.topic_id('t')], l, $1) where epoch = 1"
+        "select count(*) from postbus.log_partition l, "
+        "postbus.groups_in_need(array[postbus.topic_id('t')], l, $1) where epoch = 1"
     )
     died = await conn.fetchval("select state_changed_at from postbus.subscription where catch_up_of is null")
     assert await conn.fetchval(needed, died + timedelta(minutes=119)) == 2
@@ -223,7 +224,7 @@ async def test_catch_up_stays_in_progress_until_its_retries_end(conn: Any) -> No
     assert (await read(conn, lane.cursor)).messages == []
     await sweep(conn, storage)
     assert (await catch_up(conn))["status"] == "IN_PROGRESS"
-    await conn.execute("delete from postbus.retrying")
+    await conn.execute("delete from postbus.deferred")
     await sweep(conn, storage)
     assert (await catch_up(conn))["status"] == "COMPLETED"
     assert await conn.fetchval("select dead from postbus.groups where group_name = 'late'") == 1
@@ -236,8 +237,8 @@ async def test_history_holds_its_own_partitions_and_no_newer_ones(conn: Any) -> 
     answer = await late(conn)
     is_needed = (
         "select exists (select from postbus.find_needed(l, array(select k.subscription_id "
-        "from postbus.keepers(array[postbus.topic_id('t')], l, clock_timestamp()) k))) "
-        "from postbus.log_leaf l where l.storage_id = $1 and l.epoch = 1"
+        "from postbus.groups_in_need(array[postbus.topic_id('t')], l, clock_timestamp()) k))) "
+        "from postbus.log_partition l where l.storage_id = $1 and l.epoch = 1"
     )
     assert await conn.fetchval(is_needed, storage)
     await work_through(conn, answer["catch_up_id"])
@@ -298,7 +299,7 @@ async def test_seek_ends_the_catch_up(conn: Any) -> None:
     await put_off(conn, lane, await read(conn, lane.cursor), "retry")
     await conn.execute("select postbus.seek('t', 'late', 'FROM_BEGINNING')")
     assert (await catch_up(conn))["status"] == "CANCELLED"
-    assert await conn.fetchval("select subscription_id from postbus.retrying") == group
+    assert await conn.fetchval("select subscription_id from postbus.deferred") == group
     assert await work_through(conn, group) == [str(n) for n in range(10)]
 
 
@@ -434,8 +435,9 @@ async def test_catch_up_cursor_ends_before_live_messages(conn: Any) -> None:
     cursor = await cursor_of(conn, answer["catch_up_id"])
     [id] = await publish(conn, "live")
     row = await conn.fetchrow(
-        "select postbus.unseen($1::text::postbus.log_cursor, s.position, s.txid, s.count, s.published_at) as unseen "
-        "from postbus.segment s where (s.position & 8796093022207) = $2",
+        "select postbus.unseen_in_segment("
+        "$1::text::postbus.log_cursor, s.sequence, s.txid, s.count, s.published_at) as unseen "
+        "from postbus.segment s where (s.sequence & 8796093022207) = $2",
         cursor,
         id >> 10,
     )

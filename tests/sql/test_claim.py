@@ -83,7 +83,7 @@ async def test_highest_priority_comes_first(conn: Any) -> None:
     await publish(conn, "high 1", "high 2", priority=9)
 
     first = await claim(conn, 3)
-    second = await claim(conn, 3, floor=first["next_floor"])
+    second = await claim(conn, 3, scan_floor=first["next_scan_floor"])
 
     assert payloads(first) == ["high 1", "high 2", "usual 1"]
     assert payloads(second) == ["usual 2", "low"]
@@ -96,7 +96,7 @@ async def test_high_priority_overtakes_a_backlog_behind_the_scan_floor(conn: Any
     await publish(conn, "high", priority=7)
     await publish(conn, "low", priority=1)
 
-    second = await claim(conn, 20, floor=first["next_floor"])
+    second = await claim(conn, 20, scan_floor=first["next_scan_floor"])
 
     assert payloads(second) == ["high", *(f"usual {n}" for n in range(5, 10)), "low"]
 
@@ -106,7 +106,9 @@ async def test_delayed_message_waits_until_due(conn: Any) -> None:
     await publish(conn, "later", delay=timedelta(hours=1))
 
     early = await claim(conn)
-    due = await claim(conn, floor=early["next_floor"], as_of=await conn.fetchval("select now() + interval '61 min'"))
+    due = await claim(
+        conn, scan_floor=early["next_scan_floor"], as_of=await conn.fetchval("select now() + interval '61 min'")
+    )
 
     assert early["token"] is None
     assert timedelta(minutes=59) < early["next_due"] <= timedelta(hours=1)
@@ -224,8 +226,8 @@ async def test_claim_stops_at_max_bytes(conn: Any) -> None:
     await publish(conn, *("x" * 1000 for _ in range(5)))
 
     first = await claim(conn, 10, max_bytes=2500)
-    second = await claim(conn, 10, max_bytes=1, floor=first["next_floor"])
-    rest = await claim(conn, 10, floor=second["next_floor"])
+    second = await claim(conn, 10, max_bytes=1, scan_floor=first["next_scan_floor"])
+    rest = await claim(conn, 10, scan_floor=second["next_scan_floor"])
 
     assert [len(one["ids"]) for one in (first, second, rest)] == [3, 1, 1]
     assert (first["more"], second["more"], rest["more"]) == (True, True, False)

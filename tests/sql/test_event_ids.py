@@ -15,7 +15,7 @@ from postbus import Message
 from postbus._content.identity import identity_of, is_event_id, own_identity
 from sql.test_moving import create_queue, go_on, id_of, move
 from support.fix_database import Connect
-from support.log_sql import claim_retrying, create_topic, refused, settle_retrying, take
+from support.log_sql import claim_deferred, create_topic, refused, settle_deferred, take
 from support.queue_sql import claim, publish
 
 EVENT_ID = "select postbus.event_id($1, $2, $3, $4, $5)"
@@ -128,10 +128,10 @@ async def test_message_renumbered_in_the_log_carries_its_identity(conn: Any, con
 
     assert await _retrying(conn) == before
     [lane] = await take(conn, "w", await id_of(conn))
-    [row] = await claim_retrying(conn, lane)
+    [row] = await claim_deferred(conn, lane)
     assert row["id"] != late
     assert json.loads(row["headers"]) == {"tenant": "acme", "event-id": before["late"][0]}
-    await settle_retrying(conn, lane, [row["id"]], "done")
+    await settle_deferred(conn, lane, [row["id"]], "done")
 
 
 async def _told(conn: Any) -> dict[str, tuple[str, datetime]]:
@@ -146,7 +146,7 @@ async def _retrying(conn: Any) -> dict[str, tuple[str, datetime]]:
     """Return identity and time of a group's deferred messages, by payload."""
     rows = await conn.fetch(
         "select convert_from(payload, 'UTF8') as payload, published_at, "
-        "postbus.event_id('t', id, published_at, headers) as event_id from postbus.retrying"
+        "postbus.event_id('t', id, published_at, headers) as event_id from postbus.deferred"
     )
     return {row["payload"]: (row["event_id"], row["published_at"]) for row in rows}
 

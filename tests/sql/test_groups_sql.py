@@ -14,7 +14,7 @@ from support.log_sql import (
     Lane,
     advance,
     beat,
-    claim_retrying,
+    claim_deferred,
     create_topic,
     cursor_of,
     lease,
@@ -25,7 +25,7 @@ from support.log_sql import (
     read_all,
     refused,
     rotate,
-    settle_retrying,
+    settle_deferred,
     subscribe,
     sweep,
     take,
@@ -426,18 +426,18 @@ async def test_lanes_of_a_vanished_worker_are_taken_and_deaths_counted(conn: Any
         deaths.append(lane.deaths)
         await vanish(conn, f"w{n}")
     assert deaths == [0, 1, 2, 3]
-    assert lane.careful_until == await conn.fetchval("select max(position) from postbus.segment")
+    assert lane.careful_until == await conn.fetchval("select max(sequence) from postbus.segment")
     [lane] = await take(conn, "w4", group)
     await conn.execute("select postbus.leave_groups('w4', array[$1::bigint])", group)
     [lane] = await take(conn, "w5", group)
     assert lane.deaths == 4
-    await conn.execute("select postbus.calm_lane($1)", lane.token)
+    await conn.execute("select postbus.clear_caution($1)", lane.token)
     await vanish(conn, "w5")
     assert [lane.deaths for lane in await take(conn, "w6", group)] == [1]
 
 
 async def test_lost_lane_refuses_everything_from_its_old_holder(conn: Any) -> None:
-    """After a takeover `advance`, `put_off`, `settle_retrying`, `claim_retrying` and `hold_lane` change nothing."""
+    """After a takeover `advance`, `put_off`, `settle_deferred`, `claim_deferred` and `hold_lane` change nothing."""
     await create_topic(conn)
     group = await subscribe(conn)
     await publish(conn, "one", "two", key="k")
@@ -449,12 +449,12 @@ async def test_lost_lane_refuses_everything_from_its_old_holder(conn: Any) -> No
 
     assert await advance(conn, [old], piece.next, 2) == [1]
     assert await put_off(conn, old, piece, "retry", "park") is None
-    assert await claim_retrying(conn, old) == []
-    assert await settle_retrying(conn, old, piece.ids[:1], "done") == ["lost"]
+    assert await claim_deferred(conn, old) == []
+    assert await settle_deferred(conn, old, piece.ids[:1], "done") == ["lost"]
     assert await conn.fetchval("select postbus.hold_lane($1)", old.token) is False
-    assert await conn.fetchval("select count(*) from postbus.retrying") == 1
+    assert await conn.fetchval("select count(*) from postbus.deferred") == 1
     assert await conn.fetchval("select postbus.hold_lane($1)", new.token) is True
-    assert [row["id"] for row in await claim_retrying(conn, new)] == piece.ids[:1]
+    assert [row["id"] for row in await claim_deferred(conn, new)] == piece.ids[:1]
     assert await advance(conn, [new], piece.next, 2) == []
 
 
@@ -578,12 +578,12 @@ async def test_failed_message_is_retried_while_its_key_waits(conn: Any) -> None:
     await advance(conn, [lane], piece.next, 3)
 
     for n, id in enumerate(piece.ids):
-        [row] = await claim_retrying(conn, lane)
+        [row] = await claim_deferred(conn, lane)
         assert (row["id"], row["payload"].decode()) == (id, piece.messages[n])
         assert row["attempts"] == (2 if n == 0 else 1)
-        assert await claim_retrying(conn, lane) == [], "leased"
-        assert await settle_retrying(conn, lane, [id], "done") == ["done"]
-    assert await conn.fetchval("select count(*) from postbus.retrying") == 0
+        assert await claim_deferred(conn, lane) == [], "leased"
+        assert await settle_deferred(conn, lane, [id], "done") == ["done"]
+    assert await conn.fetchval("select count(*) from postbus.deferred") == 0
 
 
 async def test_message_parked_behind_an_ended_one_is_due(connect: Connect) -> None:
@@ -591,19 +591,19 @@ async def test_message_parked_behind_an_ended_one_is_due(connect: Connect) -> No
     conn, settler = await connect(), await connect()
     _, lane, piece = await _with_messages(conn, "one", "two", "three")
     await put_off(conn, lane, piece, "retry")
-    await claim_retrying(conn, lane)
+    await claim_deferred(conn, lane)
     transaction = settler.transaction()
     await transaction.start()
-    assert await settle_retrying(settler, lane, piece.ids[:1], "done") == ["done"]
+    assert await settle_deferred(settler, lane, piece.ids[:1], "done") == ["done"]
     assert await put_off(conn, lane, piece.after(1), "park") == ["parked"]  # the settler has not committed
     await transaction.commit()
-    assert await claim_retrying(conn, lane) == []
+    assert await claim_deferred(conn, lane) == []
     await sweep(conn, 2)
-    [row] = await claim_retrying(conn, lane)
+    [row] = await claim_deferred(conn, lane)
     assert row["id"] == piece.ids[1]
-    await settle_retrying(conn, lane, [row["id"]], "done")
+    await settle_deferred(conn, lane, [row["id"]], "done")
     await put_off(conn, lane, piece.after(2), "park")
-    assert [row["id"] for row in await claim_retrying(conn, lane)] == piece.ids[2:]
+    assert [row["id"] for row in await claim_deferred(conn, lane)] == piece.ids[2:]
 
 
 async def test_exhausted_attempts_make_a_dead_letter_of_that_group(conn: Any) -> None:
@@ -612,24 +612,24 @@ async def test_exhausted_attempts_make_a_dead_letter_of_that_group(conn: Any) ->
     other = await subscribe(conn, "other", "FROM_BEGINNING")
     await put_off(conn, lane, piece, "retry", "park")
     for outcome in ("retried", "dead"):
-        [row] = await claim_retrying(conn, lane)
+        [row] = await claim_deferred(conn, lane)
         assert row["id"] == piece.ids[0]
-        assert await settle_retrying(conn, lane, [row["id"]], "retry", delay=timedelta(0), error="no") == [outcome]
+        assert await settle_deferred(conn, lane, [row["id"]], "retry", delay=timedelta(0), error="no") == [outcome]
     letter = await conn.fetchrow("select * from postbus.dead_letters")
     assert (letter["group_name"], letter["attempts"], letter["last_error"]) == ("g", 3, "no")
     assert letter["reason"] == "gave up after 3 attempts"
-    [row] = await claim_retrying(conn, lane)
+    [row] = await claim_deferred(conn, lane)
     assert row["id"] == piece.ids[1], "its key goes on"
-    await settle_retrying(conn, lane, [row["id"]], "done")
+    await settle_deferred(conn, lane, [row["id"]], "done")
 
     assert "--group" in await refused(conn.fetchval("select postbus.redrive('t')"), "PB402")
     assert await conn.fetchval("select postbus.redrive('t', group_name => 'other')") == 0
     assert await conn.fetchval("select postbus.redrive('t', group_name => 'g', dry_run => true)") == 1
     assert await conn.fetchval("select postbus.redrive('t', group_name => 'g')") == 1
-    [row] = await claim_retrying(conn, lane)
+    [row] = await claim_deferred(conn, lane)
     assert (row["id"], row["attempts"], row["subscription_id"]) == (piece.ids[0], 1, group)
     [other_lane] = await take(conn, "v", other)
-    assert await claim_retrying(conn, other_lane) == []
+    assert await claim_deferred(conn, other_lane) == []
 
 
 async def test_same_message_can_be_a_dead_letter_of_two_groups(conn: Any) -> None:
@@ -650,31 +650,31 @@ async def test_callers_lower_attempt_limit_wins(conn: Any) -> None:
 
     assert await put_off(conn, lane, piece, "retry", max_attempts=1) == ["dead"]
     assert await put_off(conn, lane, piece.after(1), "retry", max_attempts=2) == ["retried"]
-    await claim_retrying(conn, lane)
-    assert await settle_retrying(conn, lane, piece.ids[1:], "retry", max_attempts=2) == ["dead"]
+    await claim_deferred(conn, lane)
+    assert await settle_deferred(conn, lane, piece.ids[1:], "retry", max_attempts=2) == ["dead"]
 
 
 async def test_released_attempt_does_not_count(conn: Any) -> None:
     """A released message is due at once, with its attempts as before."""
     _, lane, piece = await _with_messages(conn, "one")
     await put_off(conn, lane, piece, "retry")
-    await claim_retrying(conn, lane)
-    assert await settle_retrying(conn, lane, piece.ids, "release") == ["released"]
+    await claim_deferred(conn, lane)
+    assert await settle_deferred(conn, lane, piece.ids, "release") == ["released"]
 
-    assert [row["attempts"] for row in await claim_retrying(conn, lane)] == [2]
+    assert [row["attempts"] for row in await claim_deferred(conn, lane)] == [2]
 
 
 async def test_unsettled_attempt_returns_after_its_lease_uncharged(conn: Any) -> None:
     """The lane's holder learns that the message is suspect and claims it alone; only that attempt counts."""
     _, lane, piece = await _with_messages(conn, "one", lease="1 minute")
     await put_off(conn, lane, piece, "retry")
-    [row] = await claim_retrying(conn, lane)
+    [row] = await claim_deferred(conn, lane)
     assert row["attempts"] == 2
 
-    assert await claim_retrying(conn, lane, as_of=row["due_at"] - timedelta(seconds=1)) == []
-    [suspect] = await claim_retrying(conn, lane, as_of=row["due_at"])
+    assert await claim_deferred(conn, lane, as_of=row["due_at"] - timedelta(seconds=1)) == []
+    [suspect] = await claim_deferred(conn, lane, as_of=row["due_at"])
     assert (suspect["suspected"], suspect["alone"], suspect["attempts"]) == (True, None, 1)
-    [again] = await claim_retrying(conn, lane, as_of=row["due_at"], is_alone=True)
+    [again] = await claim_deferred(conn, lane, as_of=row["due_at"], is_alone=True)
     assert (again["alone"], again["attempts"]) == (True, 2)
 
 
@@ -682,10 +682,10 @@ async def test_deferring_twice_changes_nothing(conn: Any) -> None:
     """A worker that died between deferring and advancing defers again, and the message is there once."""
     _, lane, piece = await _with_messages(conn, "one", "two")
     await put_off(conn, lane, piece, "retry", "dead")
-    await claim_retrying(conn, lane)
+    await claim_deferred(conn, lane)
     await put_off(conn, lane, piece, "retry", "dead")
 
-    assert await conn.fetchval("select array_agg(attempts) from postbus.retrying") == [2]
+    assert await conn.fetchval("select array_agg(attempts) from postbus.deferred") == [2]
     assert await conn.fetchval("select count(*) from postbus.dead_letter") == 1
 
 
@@ -804,7 +804,7 @@ async def test_oldest_unsettled_message_gives_the_age(conn: Any) -> None:
     await create_topic(conn)
     group = await subscribe(conn)
     await publish(conn, "one", "two")
-    times = await conn.fetch("select published_at from postbus.log order by position")
+    times = await conn.fetch("select published_at from postbus.log order by sequence")
     [lane] = await take(conn, "w", group)
     piece = await read(conn, lane.cursor, 1)
     oldest = "select oldest_at from postbus.group_lag($1)"
@@ -850,20 +850,20 @@ async def test_deferred_message_equals_the_published_one(
         await conn.execute("select postbus.publish_lines('t', $1, 3)", lines)
     [lane] = await take(conn, "w", group)
     rows = await conn.fetch(
-        "select r.position, r.published_at, r.content_type, r.content_types, r.keys, r.correlation_ids, r.headers, "
+        "select r.sequence, r.published_at, r.content_type, r.content_types, r.keys, r.correlation_ids, r.headers, "
         "r.payloads from postbus.read_log('t', '{0}', $1) as r where r.count = 3",
         lane.cursor,
     )
     [segment] = rows
-    ids = [(segment["position"] & (1 << 43) - 1) * 1024 + n for n in which]
+    ids = [(segment["sequence"] & (1 << 43) - 1) * 1024 + n for n in which]
     told = await conn.fetchval(
-        "select postbus.put_off($1, $2, $3, $4, $5, $6, array_fill('0'::interval, array[$7::int]), "
+        "select postbus.defer($1, $2, $3, $4, $5, $6, array_fill('0'::interval, array[$7::int]), "
         "array_fill('no'::text, array[$7]), array_fill(null::text, array[$7]))",
-        group, 0, lane.token, ["retry"] * len(ids), ids, [segment["position"]] * len(ids), len(ids),
+        group, 0, lane.token, ["retry"] * len(ids), ids, [segment["sequence"]] * len(ids), len(ids),
     )  # fmt: skip
     assert told == ["retried"] * len(ids)
 
-    stored = await conn.fetch("select * from postbus.retrying order by id")
+    stored = await conn.fetch("select * from postbus.deferred order by id")
     assert [row["id"] for row in stored] == ids
     for row, n in zip(stored, which, strict=True):
         assert row["payload"] == segment["payloads"][n]

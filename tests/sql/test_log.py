@@ -26,9 +26,9 @@ async def test_ids_encode_segment_and_index(conn: Any) -> None:
     assert piece.ids == [one, *many, last]
     assert [id % 1024 for id in piece.ids] == [0, 0, 1, 2, 0]
     assert sorted(piece.ids) == piece.ids, "they go on in the next leaf"
-    rows = await conn.fetch("select id, payload, position, index from postbus.log order by position, index")
+    rows = await conn.fetch("select id, payload, sequence, index from postbus.log order by sequence, index")
     assert [(row["id"], row["payload"].decode()) for row in rows] == list(zip(piece.ids, piece.messages, strict=True))
-    assert [(row["position"], row["index"]) for row in rows] == piece.places
+    assert [(row["sequence"], row["index"]) for row in rows] == piece.places
 
 
 async def test_messages_of_a_key_share_a_lane(conn: Any) -> None:
@@ -55,7 +55,7 @@ async def test_one_call_makes_one_segment_for_each_lane(conn: Any) -> None:
     rows = await conn.fetch("select id, payload from postbus.log")
     assert {row["id"]: int(row["payload"]) for row in rows} == {id: n for n, id in enumerate(ids)}
     sizes = await conn.fetch(
-        "select lane, array_agg(count order by position) as sizes from postbus.segment group by lane"
+        "select lane, array_agg(count order by sequence) as sizes from postbus.segment group by lane"
     )
     for row in sizes:
         assert set(row["sizes"][:-1]) <= {3}
@@ -70,7 +70,7 @@ async def test_large_call_is_split_so_that_ids_stay_unique(conn: Any) -> None:
     ids = await publish_many(conn, *("x" for _ in range(2500)))
 
     assert len(set(ids)) == 2500
-    assert await conn.fetchval("select array_agg(count order by position) from postbus.segment") == [1000, 1000, 500]
+    assert await conn.fetchval("select array_agg(count order by sequence) from postbus.segment") == [1000, 1000, 500]
 
 
 async def test_reading_returns_everything_a_message_carries(conn: Any) -> None:
@@ -207,7 +207,7 @@ async def test_retention_may_range_from_minutes_to_years(conn: Any) -> None:
         for n, keeps in enumerate(["0", "1 hour", "2 hours", "7 days", "8 days", "400 days"])
     ]
     assert found == [1, 1, 2, 3, 4, 5]
-    assert timedelta(days=7) == await conn.fetchval("select period from postbus.storage where id = 5")
+    assert timedelta(days=7) == await conn.fetchval("select period from postbus.log_storage where id = 5")
 
 
 async def test_log_cannot_be_claimed_from(conn: Any) -> None:

@@ -17,9 +17,9 @@ from support.log_sql import (
     cursor_of,
     leaves,
     let_die,
-    make_known,
     pass_all,
     publish_many,
+    publish_partitions,
     read,
     read_all,
     refused,
@@ -86,7 +86,7 @@ async def _lost(conn: Any) -> dict[str, int]:
 async def test_partition_is_followed_by_the_next_after_its_period(conn: Any) -> None:
     """With a retention of a day the period is two hours. An empty partition stays, and one is always standing by."""
     storage = await create_topic(conn)
-    await make_known(conn, storage)
+    await publish_partitions(conn, storage)
     assert not (await sweep(conn, storage, 3 * _HOUR))["more"], "empty"
     await publish(conn, "one")
     assert not (await sweep(conn, storage, _HOUR))["more"]
@@ -95,14 +95,14 @@ async def test_partition_is_followed_by_the_next_after_its_period(conn: Any) -> 
 
     assert await leaves(conn, storage) == [1, 2]
     assert await conn.fetchval("select count(*) from postbus.segment_2_2") == 1
-    assert await conn.fetchval("select max(epoch) from postbus.log_leaf") == 3
+    assert await conn.fetchval("select max(epoch) from postbus.log_partition") == 3
 
 
 async def test_full_partition_is_followed_by_the_next(conn: Any) -> None:
     """A partition that reaches its size is closed long before its period is over."""
     storage = await create_topic(conn)
-    await make_known(conn, storage)
-    await conn.execute("update postbus.storage set leaf_bytes = 100000")
+    await publish_partitions(conn, storage)
+    await conn.execute("update postbus.log_storage set partition_bytes = 100000")
     await publish(conn, "one")
     assert not (await sweep(conn, storage))["more"]
     await conn.execute(
@@ -116,12 +116,12 @@ async def test_full_partition_is_followed_by_the_next(conn: Any) -> None:
 async def test_few_partitions_gather_while_a_group_keeps_old_messages(conn: Any) -> None:
     """A partition lasts at least 1/64 of the time that the oldest one has existed."""
     storage = await create_topic(conn, retention="1 hour", zero_subscription_retention="1 hour")
-    await make_known(conn, storage)
+    await publish_partitions(conn, storage)
     await publish(conn, "old")
     await rotate(conn, storage)
     await sweep(conn, storage)
     await sweep(conn, storage)
-    await conn.execute("update postbus.log_leaf set closed_at = closed_at - interval '64 hours' where epoch = 1")
+    await conn.execute("update postbus.log_partition set closed_at = closed_at - interval '64 hours' where epoch = 1")
     await conn.execute("select postbus.set_topic('t', '{\"retention\": \"5 days\"}')")
     await publish(conn, "new")
 
@@ -177,7 +177,7 @@ async def test_open_transaction_goes_on_publishing_into_the_new_partition(connec
     assert first == ["x", "y"]
     names = [isolation for *_, isolation in sessions]
     assert second == [f"{isolation} {n}" for n in (1, 2, 3) for isolation in names]
-    by_leaf = await conn.fetch("select count(*) from postbus.segment group by tableoid order by min(position)")
+    by_leaf = await conn.fetch("select count(*) from postbus.segment group by tableoid order by min(sequence)")
     assert [row[0] for row in by_leaf] == [4, 4, 3]
 
 
@@ -483,7 +483,7 @@ async def test_topic_with_own_storage_has_its_own_partitions(conn: Any) -> None:
     assert (await read_all(conn, await cursor_of(conn, group), topic="b"))[0] == ["two"]
     await rotate(conn, own)
     await conn.execute("select postbus.delete_topic('b', true)")
-    assert await conn.fetchval("select count(*) from postbus.log_leaf where storage_id = $1", own) == 0
+    assert await conn.fetchval("select count(*) from postbus.log_partition where storage_id = $1", own) == 0
     assert await conn.fetchval("select to_regclass($1)", f"postbus.segment_{own}") is None
     assert await sweep(conn, own) == (0, None, [], 0, 0, False, 0), "a sweep of what is gone"
     again = await create_topic(conn, "c", storage="own")
@@ -498,7 +498,7 @@ async def test_deleting_own_storage_never_blocks_publishers(connect: Connect, to
     conn, slow = await connect(), await connect()
     storages = [await create_topic(conn, "a"), await create_topic(conn, "b", storage="own")]
     for storage in () if is_new else storages:
-        await make_known(conn, storage)
+        await publish_partitions(conn, storage)
     await publish(slow, "before", topic=topic)  # the first time a session looks at more tables than later
     transaction = slow.transaction()
     await transaction.start()
@@ -597,13 +597,13 @@ async def test_max_retention_applies_to_deferred_messages(conn: Any) -> None:
     later = timedelta(minutes=11)
 
     await _sweep_all(conn, storage, timedelta(minutes=9))
-    assert await conn.fetchval("select count(*) from postbus.retrying") == 4
+    assert await conn.fetchval("select count(*) from postbus.deferred") == 4
     await _sweep_all(conn, storage, later)
-    assert [row[0] for row in await conn.fetch("select id from postbus.retrying")] == [by_text["in hand"]]
+    assert [row[0] for row in await conn.fetch("select id from postbus.deferred")] == [by_text["in hand"]]
     assert await _lost(conn) == {"g": 3}
     assert await ack(conn, popped, by_text["in hand"]) == []
     assert await conn.fetchval("select postbus.redrive('t', group_name => 'g')") == 1
-    await conn.execute("update postbus.retrying set published_at = published_at - interval '1 year'")
+    await conn.execute("update postbus.deferred set published_at = published_at - interval '1 year'")
     await _sweep_all(conn, storage, timedelta(minutes=9))
     assert (await pop(conn)).messages == ["dead"], "it counts from the moment when somebody redrove it"
 
@@ -618,11 +618,11 @@ async def test_long_retention_of_a_neighbour_does_not_keep_a_topics_messages(con
 
     assert await _sweep_until_there(conn, storage, _HOUR, short=3, long=2)
     assert await _sweep_until_there(conn, storage, 3 * _HOUR, short=0, long=2)
-    removed = "select removed_total from postbus.sweep_jobs where job like 'drop_leaves%'"
+    removed = "select removed_total from postbus.sweep_jobs where job like 'drop_partitions%'"
     assert await conn.fetchval(removed) == 3
     assert await _sweep_until(["segment_2_1"], conn, storage, 21 * _HOUR)
     assert await conn.fetchval(removed) == 5
-    assert await conn.fetchval("select count(*) from postbus.leaf_topic") == 0
+    assert await conn.fetchval("select count(*) from postbus.partition_topic") == 0
 
 
 async def test_cap_holds_beside_a_neighbour_that_keeps_old_messages(conn: Any) -> None:
@@ -639,7 +639,7 @@ async def test_cap_holds_beside_a_neighbour_that_keeps_old_messages(conn: Any) -
     )
     await publish_many(conn, *"abc", topic="old")
     await _close(conn, storage)
-    await conn.execute("update postbus.log_leaf set closed_at = closed_at - interval '20 days' where epoch = 1")
+    await conn.execute("update postbus.log_partition set closed_at = closed_at - interval '20 days' where epoch = 1")
     epoch = await conn.fetchval("select postbus.epoch($1)", storage)
 
     there: dict[int, int] = {}  # the minute in which each was published
@@ -665,7 +665,7 @@ async def test_cap_holds_beside_a_neighbour_that_keeps_old_messages(conn: Any) -
     await _sweep_all(conn, storage, timedelta(minutes=90))
     assert await conn.fetchval("select lag from postbus.groups where group_name = 'slow'") == 0
     assert await conn.fetchval("select count(*) from postbus.inconsistencies()") == 0
-    sweeps = "select count(*) from postbus.leaf_mark where epoch = $1"
+    sweeps = "select count(*) from postbus.partition_mark where epoch = $1"
     assert 0 < await conn.fetchval(sweeps, epoch) <= 90 / 5
 
 
@@ -676,7 +676,7 @@ async def test_mark_waits_for_transactions_that_may_have_written_before_it(conn:
     await subscribe(conn, topic="old")
     await publish_many(conn, "a", topic="old")
     await _close(conn, storage)
-    await conn.execute("update postbus.log_leaf set closed_at = closed_at - interval '20 days' where epoch = 1")
+    await conn.execute("update postbus.log_partition set closed_at = closed_at - interval '20 days' where epoch = 1")
     other = await connect()
     async with other.transaction():
         await publish_many(other, "late")
@@ -721,7 +721,10 @@ async def test_partition_held_by_a_group_is_not_searched_at_each_sweep(conn: Any
     slow = await conn.fetchval("select id from postbus.subscription where group_name = 'slow'")
     scans = "select coalesce(seq_scan, 0) + coalesce(idx_scan, 0) from pg_stat_xact_all_tables where relname = $1"
 
-    judge = "select (postbus.judge_leaf(l, clock_timestamp() + $1)).is_kept from postbus.log_leaf l where epoch = 1"
+    judge = (
+        "select (postbus.judge_partition(l, clock_timestamp() + $1)).is_kept "
+        "from postbus.log_partition l where epoch = 1"
+    )
 
     async def looks() -> int:
         async with conn.transaction():
@@ -733,7 +736,7 @@ async def test_partition_held_by_a_group_is_not_searched_at_each_sweep(conn: Any
     await conn.execute("select postbus.seek('other', 'slow', 'FROM_BEGINNING')")
     assert await looks() > 0
     assert await looks() == 0
-    assert await conn.fetchval("select held_by from postbus.leaf_topic where epoch = 1") == slow
+    assert await conn.fetchval("select needed_by from postbus.partition_topic where epoch = 1") == slow
 
 
 async def test_receipts_are_removed_with_their_messages(conn: Any) -> None:
@@ -771,7 +774,7 @@ async def test_retention_can_be_changed_at_any_time(conn: Any) -> None:
 async def test_partitions_of_own_storage_follow_a_changed_retention(conn: Any) -> None:
     """A partition lasts for a twelfth of the retention."""
     storage = await create_topic(conn, retention="24 hours", storage="own")
-    period = "select extract(epoch from period)::int from postbus.storage where id = $1"
+    period = "select extract(epoch from period)::int from postbus.log_storage where id = $1"
     assert await conn.fetchval(period, storage) == 2 * 3600
     await conn.execute(
         """select postbus.set_topic('t', '{"retention": "1 hour", "zero_subscription_retention": "1 hour"}')"""
@@ -812,7 +815,7 @@ async def test_partition_of_a_topic_that_falls_silent_closes_in_time(conn: Any) 
     storage = await create_topic(
         conn, retention="10 min", zero_subscription_retention="10 min", max_retention="10 min", zombie_time="90 days"
     )
-    await make_known(conn, storage)
+    await publish_partitions(conn, storage)
     await publish(conn, "one")
     await _sweep_all(conn, storage, timedelta(minutes=5))
     await sweep(conn, storage, timedelta(minutes=5))
@@ -940,7 +943,7 @@ async def test_reader_survives_the_drop_of_its_partition(connect: Connect) -> No
     storage = await create_topic(
         conn, retention="0", zero_subscription_retention="0", max_retention="0", heartbeat_timeout="1 day"
     )
-    await conn.execute("update postbus.storage set period = '1 day'")
+    await conn.execute("update postbus.log_storage set period = '1 day'")
     group = await subscribe(conn)
     cursor = await cursor_of(conn, group)
     await publish(conn, "dropped")

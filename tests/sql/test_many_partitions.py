@@ -27,10 +27,10 @@ async def _fill(conn: Any, storage: int, group: int, leaves: int) -> list[int]:
         piece = await read(conn, lane.cursor)
         await advance(conn, [lane], piece.next, 1)
         # Begin the next partition as a sweep does; a real sweep would look at all partitions.
-        await conn.execute("select postbus.add_leaf($1, postbus.epoch($1)::integer + 1)", storage)
+        await conn.execute("select postbus.add_partition($1, postbus.epoch($1)::integer + 1)", storage)
         await conn.execute("select setval(postbus.epoch_sequence($1), postbus.epoch($1) + 1)", storage)
         await conn.execute(
-            "update postbus.log_leaf set after_number = pg_sequence_last_value('postbus.log_position') "
+            "update postbus.log_partition set after_number = pg_sequence_last_value('postbus.segment_number') "
             "where storage_id = $1 and epoch = postbus.epoch($1)",
             storage,
         )
@@ -65,7 +65,7 @@ async def test_state_of_one_message_is_found_at_once_under_load(conn: Any, conne
     done, lags = [await subscribe(conn, name) for name in ("done", "lags")]
     ids = await _fill(conn, storage, done, LEAVES)
     assert await conn.fetchval("select count(*) from postbus.receipt where number is not null") >= LEAVES - 1
-    assert await conn.fetchval("select count(*) from postbus.log_leaf where storage_id = $1", storage) > LEAVES
+    assert await conn.fetchval("select count(*) from postbus.log_partition where storage_id = $1", storage) > LEAVES
     load = [
         asyncio.create_task(act)
         for act in (

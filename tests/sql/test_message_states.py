@@ -8,7 +8,7 @@ import pytest
 
 from support.log_sql import (
     advance,
-    claim_retrying,
+    claim_deferred,
     create_topic,
     cursor_of,
     let_die,
@@ -16,7 +16,7 @@ from support.log_sql import (
     publish_many,
     put_off,
     read,
-    settle_retrying,
+    settle_deferred,
     subscribe,
     sweep,
     take,
@@ -212,8 +212,8 @@ async def test_redriven_message_is_completed_by_its_next_attempt(conn: Any, trac
     late = await subscribe(conn, "late", "FROM_BEGINNING")
     assert await state(conn, id) == (["g", "late"], [], "PROCESSING")
     await conn.execute("select postbus.redrive('t', group_name => 'g')")
-    await claim_retrying(conn, lane)
-    await settle_retrying(conn, lane, [id], "done")
+    await claim_deferred(conn, lane)
+    await settle_deferred(conn, lane, [id], "done")
     assert await state(conn, id) == (["g", "late"], ["g"], "PROCESSING")
     await pass_all(conn, late)
     assert await state(conn, id) == (["g", "late"], ["g", "late"], "COMPLETED")
@@ -232,8 +232,8 @@ async def test_completed_message_that_fails_after_a_seek_back_stays_completed(co
     await put_off(conn, lane, piece, "retry")
     await advance(conn, [lane], piece.next, 1)
     assert await state(conn, id) == (["g"], ["g"], "COMPLETED")
-    await claim_retrying(conn, lane)
-    await settle_retrying(conn, lane, [id], "dead")
+    await claim_deferred(conn, lane)
+    await settle_deferred(conn, lane, [id], "dead")
     assert await state(conn, id) == (["g"], ["g"], "COMPLETED")
 
 
@@ -338,7 +338,7 @@ async def test_history_of_groups_is_removed_with_the_messages(conn: Any) -> None
     for name in ("g", "late"):
         await end(conn, storage, name, "removed")
     assert await conn.fetchval("select count(*) from postbus.stretch") == 2
-    await conn.execute("update postbus.log_leaf set epoch = epoch + 3")
+    await conn.execute("update postbus.log_partition set epoch = epoch + 3")
     await conn.execute("select postbus.forget_stretches()")
     assert await conn.fetchval("select count(*) from postbus.stretch") == 0
     assert await conn.fetchval("select count(*) from postbus.joining") == 0
@@ -434,7 +434,7 @@ async def test_late_group_is_required_for_messages_of_a_returned_group(conn: Any
     await pass_all(conn, a)
     assert (await pop(conn, group="b")).ids == [first]
     await conn.execute("update postbus.subscription set seen_at = seen_at + interval '1 hour' where group_name <> 'b'")
-    await conn.execute("update postbus.retrying set due_at = clock_timestamp() - interval '1 second'")
+    await conn.execute("update postbus.deferred set due_at = clock_timestamp() - interval '1 second'")
     assert await let_die(conn, storage) == 1
     await return_from_dead(conn, "b")
     await end(conn, storage, "c", "CANCELLED")
@@ -486,8 +486,8 @@ async def test_message_redriven_before_the_log_reaches_it_is_not_completed(conn:
     await pass_all(conn, group)
     assert await state(conn, id) == (["g"], [], "PROCESSING")
     [lane] = await take(conn, "w", group)
-    await claim_retrying(conn, lane)
-    await settle_retrying(conn, lane, [id], "done")
+    await claim_deferred(conn, lane)
+    await settle_deferred(conn, lane, [id], "done")
     assert await state(conn, id) == (["g"], ["g"], "COMPLETED")
 
 
@@ -503,8 +503,8 @@ async def test_redriving_a_message_given_up_twice_does_not_complete_it(conn: Any
     await conn.execute("select postbus.redrive('t', group_name => 'g')")
     assert await state(conn, id) == (["g"], [], "PROCESSING")
     [lane] = await take(conn, "w", group)
-    await claim_retrying(conn, lane)
-    await settle_retrying(conn, lane, [id], "done")
+    await claim_deferred(conn, lane)
+    await settle_deferred(conn, lane, [id], "done")
     assert await state(conn, id) == (["g"], ["g"], "COMPLETED")
 
 
@@ -535,7 +535,7 @@ async def test_failure_in_a_catch_up_does_not_undo_the_groups_completion(conn: A
         await put_off(conn, lane, piece, "retry")
         await advance(conn, [lane], piece.next, 1)
         await conn.execute("select postbus.seek('t', 'g', 'FROM_NOW')")
-    assert await conn.fetchval("select count(*) from postbus.retrying where subscription_id = $1", group) == 1
+    assert await conn.fetchval("select count(*) from postbus.deferred where subscription_id = $1", group) == 1
     assert await state(conn, id) == (["g"], ["g"], "COMPLETED")
     await subscribe(conn, "late", "FROM_BEGINNING")
     assert await state(conn, id) == (["g"], ["g"], "COMPLETED")
@@ -566,8 +566,8 @@ async def test_message_that_failed_in_a_catch_up_is_completed_by_its_group(conn:
     late = await subscribe(conn, "late", "FROM_BEGINNING")
     assert await state(conn, id) == (["g", "late", "other"], ["other"], "PROCESSING")
     [lane] = await take(conn, "w", group)
-    await claim_retrying(conn, lane)
-    await settle_retrying(conn, lane, [id], "done")
+    await claim_deferred(conn, lane)
+    await settle_deferred(conn, lane, [id], "done")
     assert await state(conn, id) == (["g", "late", "other"], ["g", "other"], "PROCESSING")
     await pass_all(conn, late)
     assert await state(conn, id) == (["g", "late", "other"], ["g", "late", "other"], "COMPLETED")

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from support.fix_database import Connect
-from support.log_sql import claim_retrying, create_topic, read, refused, settle_retrying, subscribe, take
+from support.log_sql import claim_deferred, create_topic, read, refused, settle_deferred, subscribe, take
 from support.queue_sql import ack, claim, payloads, publish
 
 
@@ -132,11 +132,11 @@ async def test_late_message_of_an_old_snapshot_goes_to_the_first_group(conn: Any
 
     assert (await go_on(conn))["waiting"] == 0
     [lane] = await take(conn, "w", await id_of(conn))
-    [row] = await claim_retrying(conn, lane)
+    [row] = await claim_deferred(conn, lane)
     assert (row["payload"], row["key"], row["attempts"]) == (b"late", "k", 1)
-    assert await settle_retrying(conn, lane, [row["id"]], "done") == ["done"]
+    assert await settle_deferred(conn, lane, [row["id"]], "done") == ["done"]
     [other] = await take(conn, "w", await id_of(conn, "h"))
-    assert await claim_retrying(conn, other) == []
+    assert await claim_deferred(conn, other) == []
 
 
 async def test_scheduled_message_is_not_waited_for_and_comes_when_due(conn: Any) -> None:
@@ -146,10 +146,10 @@ async def test_scheduled_message_is_not_waited_for_and_comes_when_due(conn: Any)
     assert (await move(conn, "g"))["scheduled"] == 1
     assert (await go_on(conn))["ended_at"] is not None
     [lane] = await take(conn, "w", await id_of(conn))
-    assert await claim_retrying(conn, lane) == []
+    assert await claim_deferred(conn, lane) == []
     await conn.execute("update postbus.delayed set due_at = due_at - interval '1 day'")
     await conn.execute("select postbus.sweep()")
-    assert [row["payload"] for row in await claim_retrying(conn, lane)] == [b"later"]
+    assert [row["payload"] for row in await claim_deferred(conn, lane)] == [b"later"]
 
 
 async def test_handed_over_messages_keep_their_order_and_attempts(conn: Any) -> None:
@@ -166,12 +166,12 @@ async def test_handed_over_messages_keep_their_order_and_attempts(conn: Any) -> 
     assert (await go_on(conn))["ended_at"] is not None
 
     [lane] = await take(conn, "w", await id_of(conn))
-    waiting = await conn.fetch("select key from postbus.retrying_of(array[$1::uuid])", lane.token)
+    waiting = await conn.fetch("select key from postbus.deferred_of(array[$1::uuid])", lane.token)
     assert sorted(row["key"] for row in waiting) == ["a", "a", "a", "b"]
     got = []
-    while rows := await claim_retrying(conn, lane):
+    while rows := await claim_deferred(conn, lane):
         got += [(row["payload"].decode(), row["attempts"]) for row in rows]
-        await settle_retrying(conn, lane, [row["id"] for row in rows], "done")
+        await settle_deferred(conn, lane, [row["id"] for row in rows], "done")
     assert [one for one in got if one[0] != "b1"] == [("a1", 2), ("a2", 1), ("a3", 1)]
     assert ("b1", 1) in got
     assert (await read(conn, lane.cursor)).messages == ["a4"]
@@ -193,7 +193,7 @@ async def test_message_released_during_the_hand_over_is_still_first(conn: Any, c
     state = await go_on(conn)
     assert state["ended_at"] is not None
     [lane] = await take(conn, "w", await id_of(conn))
-    assert [row["payload"] for row in await claim_retrying(conn, lane)] == [b"a1"]
+    assert [row["payload"] for row in await claim_deferred(conn, lane)] == [b"a1"]
 
 
 async def test_dead_letters_of_the_queue_are_redriven_to_the_named_group(conn: Any) -> None:
@@ -207,7 +207,7 @@ async def test_dead_letters_of_the_queue_are_redriven_to_the_named_group(conn: A
     assert "--group" in await refused(conn.execute("select postbus.redrive('t')"), "PB402")
     assert await conn.fetchval("select postbus.redrive('t', ids => array[$1::bigint], group_name => 'h')", id) == 1
     [lane] = await take(conn, "w", await id_of(conn, "h"))
-    assert [row["payload"] for row in await claim_retrying(conn, lane)] == [b"one"]
+    assert [row["payload"] for row in await claim_deferred(conn, lane)] == [b"one"]
     assert await conn.fetchval("select count(*) from postbus.dead_letter") == 0
 
 
@@ -220,7 +220,7 @@ async def test_dry_run_changes_nothing(conn: Any) -> None:
     assert (left["waiting"], left["scheduled"], left["prioritised"]) == (1, 0, 1)
     assert await conn.fetch("select t.*, t.xmin::text from postbus.topic t order by id") == before
     assert await conn.fetchval("select count(*) from postbus.subscription") == 0
-    assert await conn.fetchval("select count(*) from postbus.storage") == 0
+    assert await conn.fetchval("select count(*) from postbus.log_storage") == 0
     assert await go_on(conn) is None
 
 
@@ -238,7 +238,7 @@ async def test_move_may_be_repeated_until_the_queue_is_empty(conn: Any) -> None:
 
     await move(conn, "second", hand_over=True)
     assert (await go_on(conn))["ended_at"] is not None
-    heir = "select group_name from postbus.subscription where id = (select subscription_id from postbus.retrying)"
+    heir = "select group_name from postbus.subscription where id = (select subscription_id from postbus.deferred)"
     assert await conn.fetchval(heir) == "second"
 
 

@@ -18,7 +18,7 @@ async def remove_old(conn: Any, later: timedelta) -> int:
     return count
 
 
-_OF_SUBSCRIPTIONS = ("lane", "cursor", "member", "group_worker", "loss", "catch_up", "retrying")
+_OF_SUBSCRIPTIONS = ("lane", "cursor", "member", "group_worker", "loss", "catch_up", "deferred")
 
 
 async def left_over(conn: Any) -> dict[str, int]:
@@ -90,7 +90,7 @@ async def test_subscription_with_deferred_messages_or_dead_letters_stays(conn: A
     assert await remove_old(conn, 365 * _DAY) == 0
     assert await conn.fetchval("select count(*) from postbus.dead_letters where group_name = 'g'") == (kind == "dead")
     await conn.execute("delete from postbus.dead_letter")
-    await conn.execute("delete from postbus.retrying")
+    await conn.execute("delete from postbus.deferred")
     assert await remove_old(conn, 365 * _DAY) == 1
 
 

@@ -26,7 +26,7 @@ async def test_only_one_message_of_a_key_is_in_hand(conn: Any) -> None:
     await publish(conn, "b1", "b2", key="b")
 
     first = await claim(conn)
-    second = await claim(conn, floor=first["next_floor"])
+    second = await claim(conn, scan_floor=first["next_scan_floor"])
 
     assert payloads(first) == ["a1", "b1"]
     assert second["token"] is None
@@ -38,8 +38,8 @@ async def test_next_message_of_a_key_comes_after_the_ack(conn: Any) -> None:
     await publish(conn, "a1", "a2", "a3", key="a")
     floor, got = None, []
     for _ in range(3):
-        claimed = await claim(conn, floor=floor)
-        floor = claimed["next_floor"]
+        claimed = await claim(conn, scan_floor=floor)
+        floor = claimed["next_scan_floor"]
         got += payloads(claimed)
         await ack(conn, claimed)
 
@@ -135,7 +135,7 @@ async def test_backlog_of_one_key_does_not_hide_other_keys(conn: Any) -> None:
     await publish(conn, "cold", key="cold")
 
     first = await claim(conn, 10)
-    second = await claim(conn, 10, floor=first["next_floor"])
+    second = await claim(conn, 10, scan_floor=first["next_scan_floor"])
 
     assert (payloads(first), first["more"]) == (["x"], True)
     assert payloads(second) == ["cold"]
@@ -209,7 +209,7 @@ async def test_key_is_not_lost_when_its_last_ack_meets_a_claim(connect: Connect)
 
     assert meanwhile["token"] is None
     assert meanwhile["next_due"] < timedelta(seconds=1)
-    assert payloads(await claim(claimer, floor=meanwhile["next_floor"])) == ["a2"]
+    assert payloads(await claim(claimer, scan_floor=meanwhile["next_scan_floor"])) == ["a2"]
 
 
 async def test_two_claimers_of_one_key_keep_its_order(connect: Connect) -> None:
@@ -231,7 +231,7 @@ async def test_two_claimers_of_one_key_keep_its_order(connect: Connect) -> None:
     assert payloads(first) == ["a1"]
     assert (await second)["token"] is None
     await ack(a, first)
-    assert payloads(await claim(b, 1, floor=(await second)["next_floor"])) == ["a2"]
+    assert payloads(await claim(b, 1, scan_floor=(await second)["next_scan_floor"])) == ["a2"]
 
 
 async def test_messages_left_by_another_claimer_stay_above_the_scan_floor(connect: Connect) -> None:
@@ -245,7 +245,7 @@ async def test_messages_left_by_another_claimer_stay_above_the_scan_floor(connec
         second = await claim(b, 1)
 
     assert payloads(second) == ["new"]
-    assert len((await claim(b, 20, floor=second["next_floor"]))["ids"]) == 9
+    assert len((await claim(b, 20, scan_floor=second["next_scan_floor"]))["ids"]) == 9
 
 
 async def test_dead_letters_without_a_key_can_be_redriven_into_an_ordered_topic(conn: Any) -> None:
@@ -349,8 +349,8 @@ async def _consume_with_failures(
     rng = random.Random(name)
     floor, idle = None, 0
     while idle < 5:
-        claimed = await claim(conn, rng.choice([1, 3, 10]), floor=floor)
-        floor = claimed["next_floor"]
+        claimed = await claim(conn, rng.choice([1, 3, 10]), scan_floor=floor)
+        floor = claimed["next_scan_floor"]
         if claimed["token"] is None:
             idle += len(done) == 4 and not in_hand
             await asyncio.sleep(0.003)

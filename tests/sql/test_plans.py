@@ -35,7 +35,7 @@ async def test_claim_reads_only_what_it_takes(conn: Any, analyzed: str) -> None:
     await conn.execute("select postbus.publish_many('t', array_fill('x'::bytea, array[20000]))")
     if analyzed == "full":
         await conn.execute("analyze postbus.queued")
-    floor = (await claim(conn, 10))["next_floor"]  # caches the plans
+    floor = (await claim(conn, 10))["next_scan_floor"]  # caches the plans
 
     async with conn.transaction():
         await conn.execute("set local track_functions = 'none'")
@@ -111,7 +111,7 @@ async def test_states_of_all_messages_are_computed_from_few(conn: Any) -> None:
     await conn.execute("analyze")
     models = await conn.fetchval(
         "select count(distinct a.model) from postbus.topic t "
-        "cross join lateral postbus.alike(t, '{}') as a where t.name = 't'"
+        "cross join lateral postbus.representatives(t, '{}') as a where t.name = 't'"
     )
     assert models < 60
     pages = await conn.fetchval(
@@ -154,9 +154,9 @@ async def test_returning_group_does_not_reread_settled_messages(conn: Any) -> No
     await publish_many(conn, "new", "newer")
     counted = (
         "select c.messages from postbus.topic t "
-        "cross join lateral postbus.count_before($1, t, $2::text::postbus.log_place, 100) as c where t.name = 't'"
+        "cross join lateral postbus.count_before($1, t, $2::text::postbus.log_position, 100) as c where t.name = 't'"
     )
-    here = await conn.fetchval("select postbus.here(storage_id)::text from postbus.topic where name = 't'")
+    here = await conn.fetchval("select postbus.take_position(storage_id)::text from postbus.topic where name = 't'")
 
     assert await conn.fetchval(counted, group, here) == 2
     assert await _blocks(conn, counted, group, here) < 100
@@ -184,8 +184,8 @@ async def test_group_far_behind_is_not_counted_segment_by_segment(
 
     async def rows_read() -> dict[int, int]:
         rows = await conn.fetch(
-            "select epoch, s.seq_tup_read + s.idx_tup_fetch as read from postbus.log_leaf l "
-            "join pg_stat_xact_user_tables s on s.relname = postbus.leaf_name(l.storage_id, l.epoch)"
+            "select epoch, s.seq_tup_read + s.idx_tup_fetch as read from postbus.log_partition l "
+            "join pg_stat_xact_user_tables s on s.relname = postbus.partition_name(l.storage_id, l.epoch)"
         )
         return {row["epoch"]: row["read"] for row in rows}
 

@@ -109,7 +109,7 @@ async def test_retry_comes_when_it_is_due(conn: Any) -> None:
 
     assert empty.next_due is not None
     assert timedelta(seconds=50) < empty.next_due <= timedelta(minutes=1)
-    await conn.execute("update postbus.retrying set due_at = due_at - interval '2 minutes'")
+    await conn.execute("update postbus.deferred set due_at = due_at - interval '2 minutes'")
     assert (await pop(conn)).messages == ["one"]
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from support.fix_database import Connect
-from support.log_sql import advance, claim_retrying, create_topic, publish_many, read, refused, subscribe, sweep, take
+from support.log_sql import advance, claim_deferred, create_topic, publish_many, read, refused, subscribe, sweep, take
 from support.pop_sql import ack, pop, retry
 from support.queue_sql import publish
 
@@ -32,7 +32,7 @@ async def later(conn: Any, by: timedelta) -> Any:
 
 async def left(conn: Any) -> int:
     """Return how many messages are buffered or in hand."""
-    count: int = await conn.fetchval("select count(*) from postbus.retrying")
+    count: int = await conn.fetchval("select count(*) from postbus.deferred")
     return count
 
 
@@ -340,9 +340,9 @@ async def test_worker_continues_where_pops_stopped(conn: Any) -> None:
     popped = await pop(conn)
     [lane] = await take(conn, "w", group)
 
-    assert [row["payload"] for row in await claim_retrying(conn, lane)] == [b"two"]
+    assert [row["payload"] for row in await claim_deferred(conn, lane)] == [b"two"]
     assert (await read(conn, lane.cursor)).messages == []
-    after = await claim_retrying(conn, lane, as_of=await later(conn, SOON))
+    after = await claim_deferred(conn, lane, as_of=await later(conn, SOON))
     assert b"one" in [row["payload"] for row in after]
     assert await ack(conn, popped) == popped.ids
 
@@ -376,11 +376,11 @@ async def test_scan_floor_skips_settled_messages(conn: Any) -> None:
     """Rows that became due long ago are not searched, and a message that is freed counts as due now."""
     await a_group(conn, "a1", "a2", keys=["a", "a"])
     popped = await pop(conn, 1)
-    assert popped.floor is not None
-    await conn.execute("update postbus.retrying set due_at = due_at - interval '1 hour' where parked")
+    assert popped.scan_floor is not None
+    await conn.execute("update postbus.deferred set due_at = due_at - interval '1 hour' where parked")
     await ack(conn, popped)
 
-    assert (await pop(conn, floor=popped.floor)).messages == ["a2"]
+    assert (await pop(conn, scan_floor=popped.scan_floor)).messages == ["a2"]
 
 
 async def test_pop_in_a_writing_transaction_takes_from_the_pull_buffer(conn: Any) -> None:
@@ -507,7 +507,7 @@ async def test_small_pops_get_history_and_new_messages(conn: Any, key: str | Non
     await subscribe(conn, start="FROM_BEGINNING", catch_up=json.dumps({"beside_from": 5}))
     await publish_many(conn, "now", keys=["k"])
     await retry(conn, await pop(conn, 2))
-    assert await conn.fetchval("select count(distinct subscription_id) from postbus.retrying") == 2
+    assert await conn.fetchval("select count(distinct subscription_id) from postbus.deferred") == 2
     options = {} if key is None else {"key": key}
     got: list[str] = []
     while (popped := await pop(conn, 1, **options)).messages:

@@ -401,7 +401,7 @@ async def test_token_of_another_group_is_no_sign_of_life(conn: Any) -> None:
     await ack(conn, popped)
     assert await conn.fetchval("select postbus.ack(gen_random_uuid(), array[1::bigint])") == [1]
     # its lease is no sign of life either
-    await conn.execute("delete from postbus.retrying where subscription_id = $1", other)
+    await conn.execute("delete from postbus.deferred where subscription_id = $1", other)
     await sweep(conn, storage)
 
     seen = "select seen_at > clock_timestamp() - interval '10 s' from postbus.subscription where group_name = $1"

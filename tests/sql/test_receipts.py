@@ -13,7 +13,7 @@ from support.log_sql import (
     Lane,
     Piece,
     advance,
-    claim_retrying,
+    claim_deferred,
     create_topic,
     cursor_of,
     let_die,
@@ -21,7 +21,7 @@ from support.log_sql import (
     put_off,
     read,
     rotate,
-    settle_retrying,
+    settle_deferred,
     subscribe,
     sweep,
     take,
@@ -199,8 +199,8 @@ async def test_attempts_and_errors_are_kept(conn: Any) -> None:
     assert (await deliveries(conn, ids[0]))["g"]["last_error"] == "it failed"
 
     for id in ids[:2]:
-        assert [row["id"] for row in await claim_retrying(conn, lane)] == [id]
-        assert await settle_retrying(conn, lane, [id], "done") == ["done"]
+        assert [row["id"] for row in await claim_deferred(conn, lane)] == [id]
+        assert await settle_deferred(conn, lane, [id], "done") == ["done"]
     found = [(await deliveries(conn, id))["g"] for id in ids]
     assert [(row["status"], row["attempts"], row["worker"]) for row in found] == [
         ("COMPLETED", 2, "w"),
@@ -214,8 +214,8 @@ async def test_redriven_message_is_completed_after_all(conn: Any) -> None:
     lane, id = await given_up(conn)
     await conn.execute("select postbus.redrive('t', group_name => 'g')")
     assert (await statuses(conn, id))["g"] == "RETRYING"
-    await claim_retrying(conn, lane)
-    await settle_retrying(conn, lane, [id], "done")
+    await claim_deferred(conn, lane)
+    await settle_deferred(conn, lane, [id], "done")
     assert await state(conn, id) == ({"g"}, {"g"}, "COMPLETED")
 
 
@@ -376,8 +376,8 @@ async def test_retried_message_stays_completed_after_a_seek_back(conn: Any) -> N
     """The group gets the message once more, and has completed it all the same."""
     lane, piece, id = await read_one(conn)
     await put_off(conn, lane, piece, "retry")
-    await claim_retrying(conn, lane)
-    await settle_retrying(conn, lane, [id], "done")
+    await claim_deferred(conn, lane)
+    await settle_deferred(conn, lane, [id], "done")
     assert await statuses(conn, id) == {"g": "COMPLETED"}, "though the cursor is not past it yet"
     await advance(conn, [lane], piece.next, 1)
     assert await statuses(conn, id) == {"g": "COMPLETED"}
@@ -398,7 +398,7 @@ async def test_redriven_message_without_a_key_returns_to_its_own_lane(conn: Any)
     await advance(conn, [lane], piece.next, 3)
     await conn.execute("select postbus.redrive('t', group_name => 'g')")
     assert [await statuses(conn, id) for id in ids] == [{"g": "RETRYING"}] * 3
-    assert [row["id"] for row in await claim_retrying(conn, lane)] == ids
+    assert [row["id"] for row in await claim_deferred(conn, lane)] == ids
 
 
 async def test_clock_set_back_hides_no_receipt(conn: Any) -> None:

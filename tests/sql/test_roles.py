@@ -16,11 +16,11 @@ from support.eventually import eventually
 from support.grouping import has
 from support.log_sql import (
     advance,
-    claim_retrying,
+    claim_deferred,
     create_topic,
     put_off,
     read,
-    settle_retrying,
+    settle_deferred,
     subscribe,
     sweep,
     take,
@@ -86,15 +86,15 @@ _GROUPS = [
     "select * from postbus.pop_scope('g', pattern => '#')",
     "select * from postbus.read_log('log', '{0}', '(\"(1,3,3:3:)\",,,,,,,,)')",
     "select postbus.advance('{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}')",
-    "select postbus.put_off(1, 0, gen_random_uuid(), '{}', '{}', '{}', '{}', '{}', '{}')",
-    "select * from postbus.claim_retrying('{}', 1)",
-    "select * from postbus.retrying_of('{}')",
-    "select postbus.settle_retrying(1, 0, gen_random_uuid(), '{}', 'done')",
+    "select postbus.defer(1, 0, gen_random_uuid(), '{}', '{}', '{}', '{}', '{}', '{}')",
+    "select * from postbus.claim_deferred('{}', 1)",
+    "select * from postbus.deferred_of('{}')",
+    "select postbus.settle_deferred(1, 0, gen_random_uuid(), '{}', 'done')",
     "select * from postbus.lease_lanes('w', '{}', '{}')",
     "select postbus.release_lanes('{}')",
     "select postbus.leave_groups('w', '{}')",
     "select postbus.hold_lane(gen_random_uuid())",
-    "select postbus.calm_lane(gen_random_uuid())",
+    "select postbus.clear_caution(gen_random_uuid())",
     "select postbus.group_heartbeat('{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}')",
     "select * from postbus.sweep_log(2)",
     "select postbus.storages()",
@@ -201,15 +201,15 @@ _TABLES = [
     "migration",
     "segment",
     "segment_2_1",
-    "leaf_topic",
-    "leaf_mark",
-    "log_leaf",
-    "storage",
+    "partition_topic",
+    "partition_mark",
+    "log_partition",
+    "log_storage",
     "sweeper",
     "subscription",
     "lane",
     "cursor",
-    "retrying",
+    "deferred",
     "member",
     "group_worker",
     "topic_count",
@@ -231,18 +231,18 @@ _DIRECT = [f"select * from postbus.{table}" for table in _TABLES] + [
     f"delete from postbus.{table}" for table in _TABLES
 ]
 _INNER = [
-    "select postbus.bury(1, false, array[]::postbus.queue_message[], '', '', now())",
+    "select postbus.give_up_messages(1, false, array[]::postbus.queue_message[], '', '', now())",
     "select postbus.pass_keys(1, array[1], array['a'])",
     "select postbus.find_queued(1, 1, 1, null)",
     "select nextval('postbus.message_id')",
-    "select nextval('postbus.log_position')",
+    "select nextval('postbus.segment_number')",
     "select nextval('postbus.log_epoch_2')",
-    "select postbus.last_position(2)",
-    "select postbus.here(2)",
-    "select postbus.add_leaf(2, 7)",
-    "select postbus.drop_leaves(2, '3', now())",
+    "select postbus.last_sequence(2)",
+    "select postbus.take_position(2)",
+    "select postbus.add_partition(2, 7)",
+    "select postbus.drop_partitions(2, '3', now())",
     "select postbus.count_published(2)",
-    "select postbus.lock_leaf(2, 1)",
+    "select postbus.lock_partition(2, 1)",
     "select postbus.forget_subscriptions('{}')",
     "select postbus.find_message('log', 1)",
     "select postbus.left_in_queue(1, now())",
@@ -305,9 +305,9 @@ async def test_roles_share_the_work_of_a_log(conn: Any, as_role: AsRole) -> None
     assert piece.messages == ["one", "two"]
     assert await put_off(consumer, lane, piece, "retry", "dead") == ["retried", "dead"]
     assert await advance(consumer, [lane], piece.next, 2) == []
-    [row] = await claim_retrying(consumer, lane)
-    assert await settle_retrying(consumer, lane, [row["id"]], "done") == ["done"]
-    await conn.execute("update postbus.storage set leaf_bytes = 1")
+    [row] = await claim_deferred(consumer, lane)
+    assert await settle_deferred(consumer, lane, [row["id"]], "done") == ["done"]
+    await conn.execute("update postbus.log_storage set partition_bytes = 1")
     while (await sweep(consumer, storage))["more"]:
         pass
     await publish(producer, "three", topic="log")

@@ -21,7 +21,7 @@ MIB = 1 << 20
 async def _segments(conn: Any) -> list[int]:
     """Return how many bytes of payload each segment has."""
     rows = await conn.fetch(
-        "select (select sum(length(one)) from unnest(payloads) as one) as size from postbus.segment order by position"
+        "select (select sum(length(one)) from unnest(payloads) as one) as size from postbus.segment order by sequence"
     )
     return [row["size"] for row in rows]
 

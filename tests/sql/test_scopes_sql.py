@@ -436,7 +436,7 @@ async def read_some(conn: Any, group: int, count: int) -> Any:
 
 async def retried(conn: Any, group: int) -> list[tuple[str, bool]]:
     """Return a group's deferred messages: payloads, and whether they are parked behind others of their key."""
-    rows = await conn.fetch("select * from postbus.retrying where subscription_id = $1 order by position, id", group)
+    rows = await conn.fetch("select * from postbus.deferred where subscription_id = $1 order by sequence, id", group)
     return [(row["payload"].decode(), row["parked"]) for row in rows]
 
 
@@ -469,7 +469,7 @@ async def test_added_key_with_a_later_start_skips_its_older_messages(conn: Any) 
 
     assert await retried(conn, group) == []
     [lane] = await take(conn, "w", group)
-    settled = await conn.fetch("select id from postbus.retrying_of(array[$1::uuid]) where is_done", lane.token)
+    settled = await conn.fetch("select id from postbus.deferred_of(array[$1::uuid]) where is_done", lane.token)
     piece = await read(conn, lane.cursor)
     passed = {row["id"] for row in settled}
     left = [payload for payload, id in zip(piece.messages, piece.ids, strict=True) if id not in passed]
@@ -488,7 +488,7 @@ async def test_key_that_starts_at_a_message_gets_none_before_it(conn: Any) -> No
     other = (await subscribe_scope(conn, "other", topic="t", key="a"))["t"]
     await subscribe_scope(conn, "other", topic="t", key="b", mode="message", start_id=ids[4])
     [lane] = await take(conn, "w", other)
-    settled = await conn.fetch("select id from postbus.retrying_of(array[$1::uuid]) where is_done", lane.token)
+    settled = await conn.fetch("select id from postbus.deferred_of(array[$1::uuid]) where is_done", lane.token)
     assert sorted(row["id"] for row in settled) == [ids[0], ids[1], ids[3]]
 
 
@@ -504,7 +504,7 @@ async def test_key_record_adds_what_the_groups_start_left_out(conn: Any) -> None
     await subscribe_scope(conn, topic="t", key="a", mode="all")
     assert await retried(conn, group) == [("a old", False)]
     assert await conn.fetchval("select keys from postbus.subscription") is None
-    await conn.execute("delete from postbus.retrying")
+    await conn.execute("delete from postbus.deferred")
     await subscribe_scope(conn, topic="t", key="a", mode="all")
     await subscribe_scope(conn, topic="t", key="b", mode="new")
     assert await retried(conn, group) == []

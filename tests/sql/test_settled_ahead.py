@@ -9,13 +9,13 @@ import pytest
 from support.log_sql import (
     Lane,
     advance,
-    claim_retrying,
+    claim_deferred,
     create_topic,
     cursor_of,
     publish_many,
     put_off,
     read,
-    settle_retrying,
+    settle_deferred,
     subscribe,
     sweep,
     take,
@@ -24,7 +24,7 @@ from support.log_sql import (
 
 
 async def known_to(conn: Any, lane: Lane) -> list[tuple[int, bool, bool]]:
-    rows = await conn.fetch("select * from postbus.retrying_of(array[$1::uuid]) order by id", lane.token)
+    rows = await conn.fetch("select * from postbus.deferred_of(array[$1::uuid]) order by id", lane.token)
     return [(row["id"], row["is_done"], row["ahead"]) for row in rows]
 
 
@@ -47,8 +47,8 @@ async def test_message_retried_ahead_of_the_cursor_is_known_as_done(conn: Any) -
 
     second = await followed(conn, group, "second", before="first")
     assert await known_to(conn, second) == [(ids[1], False, True)]
-    assert [row["id"] for row in await claim_retrying(conn, second)] == [ids[1]]
-    assert await settle_retrying(conn, second, [ids[1]], "done") == ["done"]
+    assert [row["id"] for row in await claim_deferred(conn, second)] == [ids[1]]
+    assert await settle_deferred(conn, second, [ids[1]], "done") == ["done"]
 
     third = await followed(conn, group, "third", before="second")
     assert (await read(conn, third.cursor)).messages == ["slow", "failing"]
@@ -82,8 +82,8 @@ async def test_message_behind_the_cursor_needs_no_record(conn: Any) -> None:
     await put_off(conn, lane, piece, "retry")
     await advance(conn, [lane], piece.next, 1)
     assert await known_to(conn, lane) == [(piece.ids[0], False, False)]
-    await claim_retrying(conn, lane)
-    await settle_retrying(conn, lane, piece.ids, "done")
+    await claim_deferred(conn, lane)
+    await settle_deferred(conn, lane, piece.ids, "done")
     assert await conn.fetchval("select count(*) from postbus.settled_ahead") == 0
 
 
@@ -109,15 +109,15 @@ async def test_catch_up_knows_what_was_settled_ahead(conn: Any, *, is_done: bool
     lane = await followed(conn, group, "worker")
     await put_off(conn, lane, await read(conn, lane.cursor), "retry")
     if is_done:
-        await claim_retrying(conn, lane)
-        await settle_retrying(conn, lane, [ids[0]], "done")
+        await claim_deferred(conn, lane)
+        await settle_deferred(conn, lane, [ids[0]], "done")
     await vanish(conn, "worker")
     await conn.execute("update postbus.subscription set state = 'DEAD'")
     await conn.execute("select * from postbus.resurrect(array[$1::bigint])", group)
 
     history = await conn.fetchval("select id from postbus.subscription where catch_up_of = $1", group)
-    read_again = await read(conn, await cursor_of(conn, history))
-    assert read_again.messages == ["failing", "one", "two"]
+    move_deferred_to_stretch = await read(conn, await cursor_of(conn, history))
+    assert move_deferred_to_stretch.messages == ["failing", "one", "two"]
     assert await known_to(conn, await followed(conn, history, "historian")) == [(ids[0], is_done, True)]
     assert await known_to(conn, await followed(conn, group, "present")) == []
 

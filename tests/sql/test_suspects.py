@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from support import log_sql
-from support.log_sql import create_topic, publish_many, put_off, read, settle_retrying, subscribe, take, vanish
+from support.log_sql import create_topic, publish_many, put_off, read, settle_deferred, subscribe, take, vanish
 from support.pop_sql import Pop, pop
 from support.queue_sql import ack, claim, payloads, publish, states
 
@@ -210,23 +210,23 @@ async def test_retries_in_hand_together_are_charged_no_attempt(conn: Any) -> Non
     ids = await publish_many(conn, "a", "b")
     (lane,) = await take(conn, "first", group)
     await put_off(conn, lane, await read(conn, lane.cursor), "retry", "retry")
-    assert [row["attempts"] for row in await log_sql.claim_retrying(conn, lane)] == [2, 2]
+    assert [row["attempts"] for row in await log_sql.claim_deferred(conn, lane)] == [2, 2]
 
     await vanish(conn, "first")
     (lane,) = await take(conn, "second", group)
     now = await conn.fetchval("select clock_timestamp() + interval '1 hour'")
-    (told,) = await log_sql.claim_retrying(conn, lane, as_of=now)
+    (told,) = await log_sql.claim_deferred(conn, lane, as_of=now)
     assert (told["alone"], told["suspected"]) == (None, True)
     for expected in ids:
         (row,) = await claim_retrying_alone(conn, lane, now)
         assert (row["id"], row["attempts"], row["alone"]) == (expected, 2, True)
-        await settle_retrying(conn, lane, [expected], "done")
+        await settle_deferred(conn, lane, [expected], "done")
     assert await claim_retrying_alone(conn, lane, now) == []
 
 
 async def claim_retrying_alone(conn: Any, lane: Any, as_of: Any) -> Any:
     return await conn.fetch(
-        "select * from postbus.claim_retrying_as_of(array[$1::uuid], 1, $2, is_alone => true)", lane.token, as_of
+        "select * from postbus.claim_deferred_as_of(array[$1::uuid], 1, $2, is_alone => true)", lane.token, as_of
     )
 
 
@@ -242,7 +242,7 @@ async def test_retry_that_ends_its_process_alone_is_charged(conn: Any) -> None:
         (row,) = await claim_retrying_alone(conn, lane, now)
         assert row["attempts"] == attempt
         now = row["due_at"]
-        assert await log_sql.claim_retrying(conn, lane, as_of=now) == []
+        assert await log_sql.claim_deferred(conn, lane, as_of=now) == []
         now += timedelta(hours=2)
 
 
@@ -258,14 +258,14 @@ async def test_suspect_of_a_group_beside_others_is_charged_no_attempt(conn: Any)
         (row,) = await claim_retrying_alone(conn, lane, now)
         assert (row["attempts"], row["outlasted"]) == (1, outlasted)
         await conn.execute("select postbus.not_alone(gen_random_uuid(), $1)", id)
-        assert await conn.fetchval("select alone from postbus.retrying")
+        assert await conn.fetchval("select alone from postbus.deferred")
         await conn.execute("select postbus.not_alone($1, $2)", lane.token, id)
         now = row["due_at"]
         assert await claim_retrying_alone(conn, lane, now) == [], "others come first"
         now += LONG
     (row,) = await claim_retrying_alone(conn, lane, now)
-    await settle_retrying(conn, lane, [id], "retry")
-    assert await conn.fetchval("select outlasted from postbus.retrying") is None
+    await settle_deferred(conn, lane, [id], "retry")
+    assert await conn.fetchval("select outlasted from postbus.deferred") is None
 
 
 async def test_retry_with_an_extended_lease_is_not_claimed_again(conn: Any) -> None:
@@ -275,11 +275,11 @@ async def test_retry_with_an_extended_lease_is_not_claimed_again(conn: Any) -> N
     ids = await publish_many(conn, "a")
     (lane,) = await take(conn, "w", group)
     await put_off(conn, lane, await read(conn, lane.cursor), "retry")
-    (row,) = await log_sql.claim_retrying(conn, lane)
-    await conn.execute("update postbus.retrying set due_at = clock_timestamp() + interval '1 second'")
-    await conn.execute("select postbus.prolong_retrying(array[$1::uuid], $2)", lane.token, ids)
-    assert await log_sql.claim_retrying(conn, lane, as_of=row["due_at"]) == []
-    assert await conn.fetchval("select attempts from postbus.retrying") == 2
+    (row,) = await log_sql.claim_deferred(conn, lane)
+    await conn.execute("update postbus.deferred set due_at = clock_timestamp() + interval '1 second'")
+    await conn.execute("select postbus.extend_deferred(array[$1::uuid], $2)", lane.token, ids)
+    assert await log_sql.claim_deferred(conn, lane, as_of=row["due_at"]) == []
+    assert await conn.fetchval("select attempts from postbus.deferred") == 2
 
 
 # Pops of groups

@@ -161,11 +161,11 @@ async def test_partitions_are_dropped_once_per_interval(conn: Any) -> None:
     storage = await closed_leaf(conn, "a")
     await _nothing_is_open(conn)
     await conn.execute(
-        "select postbus.note_run('drop_leaves', $1, 1, interval '5 minutes', clock_timestamp(), clock_timestamp())",
+        "select postbus.note_run('drop_partitions', $1, 1, interval '5 minutes', clock_timestamp(), clock_timestamp())",
         storage,
     )
     await publish_many(conn, "b")
-    await conn.execute("update postbus.storage set leaf_bytes = 1")
+    await conn.execute("update postbus.log_storage set partition_bytes = 1")
     query = "select * from postbus.sweep_log_as_of($1, clock_timestamp() + $2, if_due => true)"
     swept = [await conn.fetchrow(query, storage, timedelta(seconds=n)) for n in range(4)]
     assert [one["counted"] for one in swept] == [1, 0, 0, 0]
@@ -181,7 +181,7 @@ async def _nothing_is_open(conn: Any) -> None:
 
     async def has_ended() -> None:
         assert await conn.fetchval(
-            "select bool_and(closed_txid < pg_snapshot_xmin(pg_current_snapshot())) from postbus.log_leaf"
+            "select bool_and(closed_txid < pg_snapshot_xmin(pg_current_snapshot())) from postbus.log_partition"
         )
 
     await eventually(has_ended)
@@ -237,7 +237,7 @@ async def test_jobs_report_their_results(conn: Any) -> None:
     rows = {row["job"]: row for row in await conn.fetch("select * from postbus.sweep_jobs")}
     assert {name: (row["removed"], row["removed_total"]) for name, row in rows.items()} == {
         "sweep": (1, 1),
-        "drop_leaves": (0, 3),  # the last run found nothing
+        "drop_partitions": (0, 3),  # the last run found nothing
         "detect_dead": (1, 1),
         "return_expired": (1, 1),
         "sweep_log": (0, 0),
@@ -278,7 +278,8 @@ async def test_backlog_is_unhealthy(conn: Any) -> None:
     await finish(conn, "c", "d", "e")
     assert (await health(conn, timedelta(0), 4))["backlog"] == 0
     row = await health(conn, 2 * _HOUR, 4)
-    assert (row["finished_rows"], row["finished_messages"], row["leaves"], row["leaf_messages"]) == (1, 3, 1, 2)
+    assert (row["finished_rows"], row["finished_messages"]) == (1, 3)
+    assert (row["partitions"], row["partition_messages"]) == (1, 2)
     assert (row["healthy"], row["backlog"]) == (False, 5)
     assert "5 messages are past their retention" in row["reason"]
     assert "5 messages are past" not in (await health(conn, 2 * _HOUR, 5))["reason"]
@@ -292,10 +293,10 @@ async def test_partition_that_a_group_needs_is_no_backlog(conn: Any) -> None:
     await rotate(conn, storage)
     await sweep(conn, storage)
     await _nothing_is_open(conn)
-    assert (await health(conn, _DAY))["leaves"] == 1, "nobody has looked yet"
+    assert (await health(conn, _DAY))["partitions"] == 1, "nobody has looked yet"
     assert (await sweep(conn, storage))["dropped"] == []
-    assert (await health(conn, _DAY))["leaves"] == 0
-    assert (await health(conn, 31 * _DAY))["leaves"] == 1
+    assert (await health(conn, _DAY))["partitions"] == 0
+    assert (await health(conn, 31 * _DAY))["partitions"] == 1
 
 
 async def test_sweeping_that_falls_behind_is_unhealthy(conn: Any) -> None:
@@ -364,7 +365,7 @@ async def test_job_that_does_not_run_beside_live_processes_is_unhealthy(conn: An
     assert (await health(conn, later))["reason"] is None
     await conn.execute("update postbus.worker set seen_at = seen_at + interval '4 hours'")
     reason = (await health(conn, later + 4 * _HOUR))["reason"]
-    assert "drop_leaves of storage 2 has not run" in reason
+    assert "drop_partitions of storage 2 has not run" in reason
     assert "subscriptions has not run" in reason
 
 
@@ -405,7 +406,7 @@ async def test_nothing_is_overdue_right_after_an_outage_of_the_server(conn: Any)
 async def test_new_message_in_an_old_partition_is_healthy(conn: Any) -> None:
     """A topic that was silent for days is not overdue when a message arrives."""
     await create_topic(conn)
-    await conn.execute("update postbus.log_leaf set opened_at = opened_at - interval '9 days'")
+    await conn.execute("update postbus.log_partition set opened_at = opened_at - interval '9 days'")
     await publish(conn, "one")
     assert (await health(conn))["healthy"]
 
@@ -417,7 +418,7 @@ async def test_longer_lasting_partition_beside_old_messages_is_healthy(conn: Any
     await publish_many(conn, "old")
     await rotate(conn, storage)
     await sweep(conn, storage)
-    await conn.execute("update postbus.log_leaf set closed_at = closed_at - interval '128 h' where epoch = 1")
+    await conn.execute("update postbus.log_partition set closed_at = closed_at - interval '128 h' where epoch = 1")
     await publish_many(conn, "new")
     overdue = "select count(*) from postbus.sweep_overdue(clock_timestamp() + $1, '-infinity') o where o ~ 'open'"
 
@@ -445,7 +446,9 @@ async def test_lowered_retention_raises_no_alarm(conn: Any) -> None:
     await conn.execute(
         """select postbus.set_topic('t', '{"retention": "1 min", "zero_subscription_retention": "1 min"}')"""
     )
-    await conn.execute("update postbus.log_leaf set opened_at = opened_at + interval '3 hours' where closed_at is null")
+    await conn.execute(
+        "update postbus.log_partition set opened_at = opened_at + interval '3 hours' where closed_at is null"
+    )
     assert (await health(conn, later))["healthy"]
 
 

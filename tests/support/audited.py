@@ -136,7 +136,7 @@ ACTS = [
     Act("select postbus.import_messages('old', 'q', array['1'], array['x'::bytea], 'text/plain', '{null}', '{null}', "
         "'{null}', '{null}', '{0}', '{null}')", "import.messages", "q", target="old", affected=1),
     Act("select postbus.import_group('old', 'log', 'moved', 'ACTIVE')", "group.subscribe", "log", "moved"),
-    Act("select postbus.import_retrying('old', 'log', 'g', array['7'], array['x'::bytea], 'text/plain', '{null}', "
+    Act("select postbus.import_deferred('old', 'log', 'g', array['7'], array['x'::bytea], 'text/plain', '{null}', "
         "'{null}', '{null}', '{null}', '{0}', '{null}')", "import.retrying", "log", "g", target="old", affected=1),
     Act("select postbus.import_seen('old', array['8', '9'])", "import.seen", target="old", affected=2),
     Act("select postbus.create_token('t2', 'hash-of-it', 'shop', array['admin'])", "token.create", target="t2",
@@ -185,14 +185,14 @@ NO_ACTIONS = {
     "it only reads": {
         "schema_state", "topic_id", "check_token", "source", "event_id", "is_event_id", "sweeping", "sweep_health",
         "alive_for", "recent_calls", "health_limits", "payload_json", "payloads_of", "lines_of", "first_id",
-        "group_lag", "group_metrics", "deliveries_of", "message_state", "fates_of_topic", "states_of_topic",
+        "group_lag", "group_metrics", "deliveries_of", "message_state", "delivery_statuses_of_topic", "states_of_topic",
         "delivery_at", "settled_at", "first_wanted", "last_catch_up", "log_message", "copies_of",
         "groups_near_timeout", "stuck_messages", "zero_subscription_messages", "inconsistencies", "in_scope",
         "pattern_regex", "retained", "storages", "role_name", "roles", "log_page",
     },
     "the HTTP servers ask all the time": {"webhooks_to_run"},
     "processes do it again and again, and it removes only what is past its time": {
-        "sweep", "sweep_log", "sweep_subscriptions", "return_expired", "continue_moves", "make_known",
+        "sweep", "sweep_log", "sweep_subscriptions", "return_expired", "continue_moves", "publish_partitions",
         "take_group_events",
     },
     "processes tell how they are": {

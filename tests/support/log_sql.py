@@ -96,7 +96,7 @@ async def read(
         for index in range(row["first_index"], len(row["payloads"])):
             piece.messages.append(row["payloads"][index].decode(errors="replace"))
             piece.keys.append(row["keys"][index] if row["keys"] else None)
-            piece.places.append((row["position"], index))
+            piece.places.append((row["sequence"], index))
     return piece
 
 
@@ -181,7 +181,7 @@ async def put_off(conn: Any, lane: Lane, piece: Piece, *kinds: str, **options: A
     named = "".join(f", {name} => ${place}" for place, name in enumerate(options, 10))
     count = len(kinds)
     told: list[str] | None = await conn.fetchval(
-        f"select postbus.put_off($1, $2, $3, $4, $5, $6, $7, $8, $9{named})",
+        f"select postbus.defer($1, $2, $3, $4, $5, $6, $7, $8, $9{named})",
         lane.subscription,
         lane.lane,
         lane.token,
@@ -196,14 +196,14 @@ async def put_off(conn: Any, lane: Lane, piece: Piece, *kinds: str, **options: A
     return told
 
 
-async def claim_retrying(
+async def claim_deferred(
     conn: Any, lane: Lane, count: int = 10, *, as_of: datetime | None = None, is_alone: bool = False
 ) -> list[Any]:
     """Claim the retries that are due in a lane; with `as_of`, as if it were then."""
-    function = "claim_retrying" if as_of is None else "claim_retrying_as_of"
+    function = "claim_deferred" if as_of is None else "claim_deferred_as_of"
     named = "" if as_of is None else ", as_of => $4"
     rows: list[Any] = await conn.fetch(
-        f"select * from postbus.{function}(array[$1::uuid], $2, is_alone => $3{named}) order by position, id",
+        f"select * from postbus.{function}(array[$1::uuid], $2, is_alone => $3{named}) order by sequence, id",
         lane.token,
         count,
         is_alone,
@@ -212,10 +212,10 @@ async def claim_retrying(
     return rows
 
 
-async def settle_retrying(conn: Any, lane: Lane, ids: list[int], outcome: str, **options: Any) -> list[str]:
+async def settle_deferred(conn: Any, lane: Lane, ids: list[int], outcome: str, **options: Any) -> list[str]:
     named = "".join(f", {name} => ${place}" for place, name in enumerate(options, 6))
     told: list[str] = await conn.fetchval(
-        f"select postbus.settle_retrying($1, $2, $3, $4, $5{named})",
+        f"select postbus.settle_deferred($1, $2, $3, $4, $5{named})",
         lane.subscription,
         lane.lane,
         lane.token,
@@ -261,7 +261,7 @@ async def let_die(conn: Any, storage: int, later: timedelta = timedelta(minutes=
     return int((await sweep(conn, storage, later))["dead"])
 
 
-async def make_known(conn: Any, storage: int) -> None:
+async def publish_partitions(conn: Any, storage: int) -> None:
     """Publish a new storage to all sessions, so that it is read as a whole and not by the names of its partitions."""
     while (await sweep(conn, storage))["more"]:
         pass
@@ -269,20 +269,20 @@ async def make_known(conn: Any, storage: int) -> None:
 
 async def rotate(conn: Any, storage: int) -> int:
     """Begin a new partition, after the current one has got a message. Returns its epoch."""
-    await conn.execute("update postbus.storage set leaf_bytes = 1 where id = $1", storage)
+    await conn.execute("update postbus.log_storage set partition_bytes = 1 where id = $1", storage)
     opened = None
     # at most: a standby partition, the storage is published, one more partition, and then that one begins
     for _ in range(4):
         opened = opened or (await sweep(conn, storage))["opened"]
     assert opened, "the leaf is empty"
-    await conn.execute("update postbus.storage set leaf_bytes = 1 << 30 where id = $1", storage)
+    await conn.execute("update postbus.log_storage set partition_bytes = 1 << 30 where id = $1", storage)
     return int(opened)
 
 
 async def leaves(conn: Any, storage: int) -> list[int]:
     """Return the epochs of the existing partitions, up to the one that is written to."""
     rows = await conn.fetch(
-        "select epoch from postbus.log_leaf where storage_id = $1 and epoch <= postbus.epoch($1) order by 1",
+        "select epoch from postbus.log_partition where storage_id = $1 and epoch <= postbus.epoch($1) order by 1",
         storage,
     )
     return [row[0] for row in rows]

@@ -21,7 +21,7 @@ class Pop:
     ends_at: datetime | None = None
     more: bool = False
     next_due: timedelta | None = None
-    floor: str | None = None
+    scan_floor: str | None = None
 
 
 async def pop(conn: Any, count: int = 1, *, topic: str = "t", group: str | None = "g", **options: Any) -> Pop:
@@ -38,7 +38,14 @@ async def pop(conn: Any, count: int = 1, *, topic: str = "t", group: str | None 
 
 async def _pop_as_of(conn: Any, count: int, topic: str, group: str | None, options: dict[str, Any]) -> Pop:
     """Call the internal part of pop that takes the time: see pop_group."""
-    given = {"member": "somebody", "lease": None, "key": None, "auto_ack": False, "floor": None, "max_bytes": 1 << 24}
+    given = {
+        "member": "somebody",
+        "lease": None,
+        "key": None,
+        "auto_ack": False,
+        "scan_floor": None,
+        "max_bytes": 1 << 24,
+    }
     given |= {"topic": topic, "group_name": group, "max_count": count, **options}
     named = ", ".join(f"{name} => ${place}" for place, name in enumerate(given, 1))
     return as_pop(await conn.fetch(f"select * from postbus.pop_group({named})", *given.values()))
@@ -47,7 +54,7 @@ async def _pop_as_of(conn: Any, count: int, topic: str, group: str | None, optio
 def as_pop(rows: list[Any]) -> Pop:
     """Return the rows of a pop as one result."""
     *found, last = rows
-    popped = Pop(more=last["more"], next_due=last["next_due"], floor=last["next_floor"])
+    popped = Pop(more=last["more"], next_due=last["next_due"], scan_floor=last["next_scan_floor"])
     for row in found:
         popped.topic = row["topic"]
         popped.token = row["token"]

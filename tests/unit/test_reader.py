@@ -15,7 +15,7 @@ from postbus._group.log_reader import LogReader
 
 SERVER = datetime(2026, 1, 1, tzinfo=UTC)
 SEGMENT = {
-    "position": 1,
+    "sequence": 1,
     "lane": 1,
     "first_index": 0,
     "published_at": SERVER,

@@ -122,7 +122,7 @@ class TopicTail:
 
 def _sort_key(row: Row) -> SortKey:
     """What messages are in the order of."""
-    return (row["position"], row["index"]) if "position" in row else (row["id"], 0)
+    return (row["sequence"], row["index"]) if "sequence" in row else (row["id"], 0)
 
 
 def _before(row: Row, *, is_log: bool) -> SortKey:

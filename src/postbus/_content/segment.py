@@ -38,7 +38,7 @@ class Segment:
     def __init__(self, topic: str, row: Any, source: str) -> None:
         self.topic = topic
         self.source = source
-        self.position: int = row["position"]
+        self.position: int = row["sequence"]
         self.lane: int = row["lane"]
         self.first_index: int = row["first_index"]
         self.published_at: datetime = row["published_at"]

@@ -118,7 +118,7 @@ class GroupConsumer:
         if self.context.is_limited:
             keys = await patiently(lambda: self._store.keys_of(self.subscription_id))
             self._deferral.keys = None if keys is None else frozenset(keys)
-        for one in await patiently(lambda: self._store.retrying_of(tokens)):
+        for one in await patiently(lambda: self._store.deferred_of(tokens)):
             self._deferral.messages.take_over(
                 one["id"], one["key"], one["lane"], is_done=one["is_done"], ahead=one["ahead"]
             )

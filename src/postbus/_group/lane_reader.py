@@ -217,4 +217,4 @@ class LaneReader:
         """Forget the deaths of a lane, because the messages that were in hand then are settled."""
         if lane.deaths:
             lane.deaths, lane.careful_until = 0, None
-            await patiently(lambda: self._store.calm_lane(lane.token))
+            await patiently(lambda: self._store.clear_caution(lane.token))

@@ -71,7 +71,7 @@ class Redelivery:
         lanes = {lane.lane: lane for lane in self._lanes()}
         if lanes:
             tokens = [lane.token for lane in lanes.values()]
-            for one in await self._store.retrying_of(tokens, with_settled=False):
+            for one in await self._store.deferred_of(tokens, with_settled=False):
                 if not lanes[one["lane"]].lane_set.is_ending:  # and not lost during the query either
                     self._deferral.messages.add(one["id"], one["key"], one["lane"])
 
@@ -89,7 +89,7 @@ class Redelivery:
         if not lanes or slots <= 0:
             return
         tokens = [one.token for one in lanes.values()]
-        due = await self._store.claim_retrying(self._topic, tokens, slots, is_alone=is_alone)
+        due = await self._store.claim_deferred(self._topic, tokens, slots, is_alone=is_alone)
         if due and not due[-1].is_taken:
             self.has_suspects = True
             due.pop()
@@ -114,7 +114,7 @@ class Redelivery:
         async with self._claiming:
             lanes = {lane.lane: lane for lane in self._lanes()}
             tokens = [one.token for one in lanes.values()]
-            due = await self._store.claim_retrying(self._topic, tokens, 1, is_alone=True)
+            due = await self._store.claim_deferred(self._topic, tokens, 1, is_alone=True)
             self.has_suspects = bool(due)
             if not due:
                 return None

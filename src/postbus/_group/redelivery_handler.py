@@ -53,14 +53,14 @@ class RedeliveryHandler:
     async def extend_leases(self, lanes: list[LeasedLane]) -> None:
         """Extend the leases of the messages in hand. An attempt is one call, however long it takes."""
         if self._in_hand and time.monotonic() >= self._extend_at:
-            await self._store.prolong_retrying([lane.token for lane in lanes], list(self._in_hand))
+            await self._store.extend_deferred([lane.token for lane in lanes], list(self._in_hand))
             self._extend_at = time.monotonic() + self._lease / 3
 
     async def release(self, lane: LeasedLane, due: Due) -> None:
         """Give a message back without an attempt. The lane's holder claims it again."""
         self._in_hand.discard(due.message.id)
         with suppress(DatabaseUnavailable):  # then it is due after its lease
-            await self._store.settle_retrying(self._subscription_id, lane.lane, lane.token, [due.message.id], "release")
+            await self._store.settle_deferred(self._subscription_id, lane.lane, lane.token, [due.message.id], "release")
 
     async def handle(self, lane: LeasedLane, due: Due) -> None:
         """Handle a message and settle it, unless it has to wait or its lane is lost."""
@@ -144,7 +144,7 @@ class RedeliveryHandler:
             case Release():
                 kind = "release"
         results = await patiently(
-            lambda: self._store.settle_retrying(
+            lambda: self._store.settle_deferred(
                 self._subscription_id,
                 lane.lane,
                 lane.token,

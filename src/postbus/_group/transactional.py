@@ -146,7 +146,7 @@ class GroupTransactions:
                 outcome = (await handling.outcomes([message], [payload], conn))[0]
                 if outcome is not ACK:
                     raise _HandlerRolledBack
-                results = await self._store.settle_retrying(
+                results = await self._store.settle_deferred(
                     self._subscription_id, lane.lane, lane.token, [message.id], "done", conn=conn, mark=mark
                 )
                 if results[0] == "lost":

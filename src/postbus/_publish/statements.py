@@ -20,8 +20,8 @@ _IN_FUTURE = "use datetime.now(timezone.utc) + …"
 # These statements run on the caller's connection, whose search path may hold anything. So each function, operator and
 # type is qualified, except types that are keywords of SQL (integer, bigint, interval). `nullif` would use an operator.
 _COMMIT_NOTIFIES = (
-    "case when pg_catalog.current_setting('postbus.told', true) operator(pg_catalog.<>) '' "
-    "then pg_catalog.current_setting('postbus.told', true)::bigint end"
+    "case when pg_catalog.current_setting('postbus.woken', true) operator(pg_catalog.<>) '' "
+    "then pg_catalog.current_setting('postbus.woken', true)::bigint end"
 )
 # Headers travel as text, because the owner of the connection may have its own codec for jsonb.
 _PUBLISH = (

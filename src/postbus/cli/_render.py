@@ -58,7 +58,7 @@ def _plain(value: Any) -> Any:
 
 
 _CONTENT = ("payload", "payload_json", "headers")
-_STORED = ("txid", "topic_id", "segment_count", "position", "index")  # how, which is of no use to others
+_STORED = ("txid", "topic_id", "segment_count", "sequence", "index")  # how, which is of no use to others
 
 
 def message_json(row: Mapping[str, Any]) -> dict[str, Any]:

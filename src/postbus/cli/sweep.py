@@ -36,7 +36,7 @@ _OPTIONS = (
     option("audit_retention", str, "How long entries of the audit log are kept: 90d, and at least 30d."),
 )
 _FIGURES = (
-    "backlog", "finished_rows", "finished_messages", "leaves", "leaf_messages", "published_rate", "swept_rate",
+    "backlog", "finished_rows", "finished_messages", "partitions", "partition_messages", "published_rate", "swept_rate",
     "processes",
 )  # fmt: skip
 

@@ -60,7 +60,7 @@ async def browse_messages(
         page = await store.log_page(
             topic, after=(place[0], place[1]), after_id=int(after_id), limit=limit, max_bytes=MOST_BYTES, newest=newest
         )
-        following = next_of(page, lambda row: (row["position"], row["index"]), newest=newest)
+        following = next_of(page, lambda row: (row["sequence"], row["index"]), newest=newest)
     else:
         after, [last] = int(after_id), place_of(cursor, (LAST if newest else 0,))
         after, before = (after, last) if newest else (max(after, last), LAST)

@@ -246,7 +246,7 @@ class _ImportRun:
 
     async def _retry(self, topic: SourceTopic, group: SourceGroup, ids: Sequence[str]) -> None:
         self.dead[f"group {group.name} of {topic.name}"] += await self.conn.fetchval(
-            "select postbus.import_retrying($3, $4, $2, b.id, b.payload, $5, b.key, b.headers, b.correlation_id, "
+            "select postbus.import_deferred($3, $4, $2, b.id, b.payload, $5, b.key, b.headers, b.correlation_id, "
             "b.published_at, b.attempts, b.error) "
             f"from (select {_ARRAYS} from ({self.outbox.rows_sql(topic)}) as m) as b",
             *(ids, group.name, self.outbox.source, topic.name, self.outbox.content_type),

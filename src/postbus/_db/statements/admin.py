@@ -30,8 +30,8 @@ class AdminStore(Database):
     async def create_topic(self, name: str, options: Mapping[str, Any]) -> None:
         storage = await self._act("select storage_id from postbus.create_topic($1, $2)", name, json.dumps(options))
         with suppress(PostbusError):  # the next sweep does the rest, which is not urgent
-            if storage is not None and await self._run("select postbus.make_known($1)", storage):
-                await self._run("select postbus.make_known($1)", storage)
+            if storage is not None and await self._run("select postbus.publish_partitions($1)", storage):
+                await self._run("select postbus.publish_partitions($1)", storage)
 
     async def set_topic(self, name: str, options: Mapping[str, Any]) -> None:
         await self._act("select postbus.set_topic($1, $2)", name, json.dumps(options))
@@ -265,11 +265,11 @@ class AdminStore(Database):
         self, topic: str, *, after_id: int, after: tuple[int, int] | None, limit: int, newest: bool
     ) -> list[dict[str, Any]]:
         position, index = after or (0, -1)
-        order = "position desc, index desc" if newest else "position, index" if after else "id"
+        order = "sequence desc, index desc" if newest else "sequence, index" if after else "id"
         return await self._rows(
             "select * from (select * from postbus.log where topic = $1 and id > $2 "
-            f"and position >= $3 and (position > $3 or index > $4) order by {order} limit $5) as chosen "
-            f"order by {'position, index' if newest or after else 'id'}",
+            f"and sequence >= $3 and (sequence > $3 or index > $4) order by {order} limit $5) as chosen "
+            f"order by {'sequence, index' if newest or after else 'id'}",
             topic,
             after_id,
             position,
@@ -281,10 +281,10 @@ class AdminStore(Database):
         self, topic: str, filters: Mapping[str, Any], after: tuple[int, int], limit: int
     ) -> list[tuple[tuple[int, int], Message]]:
         """Retained messages, each with its sequence and index."""
-        given = {**filters, "after_position": after[0], "after_index": after[1], "max_count": limit}
+        given = {**filters, "after_sequence": after[0], "after_index": after[1], "max_count": limit}
         named = ", ".join(f"{name} => ${number}" for number, name in enumerate(given, 2))
         rows = await self._rows(f"select * from postbus.retained($1, {named})", topic, *given.values())
-        return [((row["at_position"], row["at_index"]), _message(topic, row, self.source)) for row in rows]
+        return [((row["at_sequence"], row["at_index"]), _message(topic, row, self.source)) for row in rows]
 
     # sweeping
 

@@ -28,10 +28,10 @@ from postbus.start import Start
 _SERVER = "pg_catalog.pg_postmaster_start_time()"
 SERVER_SINCE_CRASH = f"greatest({_SERVER}, pg_catalog.pg_stat_get_bgwriter_stat_reset_time())"
 _READ_LOG = (
-    f"select r.*, case when r.position is null then {_SERVER} end as server, "
-    "case when r.position is null "
+    f"select r.*, case when r.sequence is null then {_SERVER} end as server, "
+    "case when r.sequence is null "
     "then pg_catalog.clock_timestamp() operator(pg_catalog.-) pg_catalog.statement_timestamp() end as took, "
-    f"case when r.position is null then {RELAXED} end "
+    f"case when r.sequence is null then {RELAXED} end "
     "from postbus.read_log($1, $2, $3, $4, $5, $6, true) as r"
 )
 _ADVANCE = f"select postbus.advance($1, $2, $3, $4, $5, $6, $7, $8) where {_SERVER} operator(pg_catalog.=) all ($9)"
@@ -175,9 +175,9 @@ class LogStore(Database):
             )
         )
 
-    async def calm_lane(self, token: UUID) -> None:
+    async def clear_caution(self, token: UUID) -> None:
         async with self.connection() as conn:
-            await conn.execute("select postbus.calm_lane($1)", token)
+            await conn.execute("select postbus.clear_caution($1)", token)
 
     # reading and advancing
 
@@ -223,7 +223,7 @@ class LogStore(Database):
         """Defer messages of a lane. Returns the outcome of each, or None if the lane is lost."""
         async with self.connection() as conn:
             outcomes = await conn.fetchval(
-                "select postbus.put_off($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)",
+                "select postbus.defer($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)",
                 subscription_id,
                 lane,
                 token,
@@ -248,23 +248,23 @@ class LogStore(Database):
         async with self.connection() as conn:
             await conn.execute(self._of_server(_NOTE_DONE), tokens, lanes, positions, starts, stops, server)
 
-    async def retrying_of(self, tokens: Sequence[UUID], *, with_settled: bool = True) -> list[Any]:
+    async def deferred_of(self, tokens: Sequence[UUID], *, with_settled: bool = True) -> list[Any]:
         async with self.connection() as conn:
-            return list(await conn.fetch("select * from postbus.retrying_of($1, $2)", tokens, with_settled))
+            return list(await conn.fetch("select * from postbus.deferred_of($1, $2)", tokens, with_settled))
 
-    async def prolong_retrying(self, tokens: Sequence[UUID], ids: Sequence[int]) -> None:
+    async def extend_deferred(self, tokens: Sequence[UUID], ids: Sequence[int]) -> None:
         """Extend the leases of redelivered messages of these lanes."""
         async with self.connection() as conn:
-            await conn.execute("select postbus.prolong_retrying($1, $2)", tokens, ids)
+            await conn.execute("select postbus.extend_deferred($1, $2)", tokens, ids)
 
-    async def claim_retrying(
+    async def claim_deferred(
         self, topic: str, tokens: Sequence[UUID], max_count: int, *, is_alone: bool | None = False
     ) -> list[Due]:
         """Claim deferred messages that are due.
 
         is_alone: claim those that must be tried while nothing else runs; None: claim those although something runs.
         """
-        sql = "select * from postbus.claim_retrying($1, $2, is_alone => $3)"
+        sql = "select * from postbus.claim_deferred($1, $2, is_alone => $3)"
         async with self.connection() as conn:
             rows = await conn.fetch(sql, tokens, max_count, is_alone)
         return [
@@ -293,7 +293,7 @@ class LogStore(Database):
         """Note that a message that was claimed to be tried alone runs beside others from now on: see `not_alone`."""
         await self._run("select postbus.not_alone($1, $2)", token, message_id)
 
-    async def settle_retrying(
+    async def settle_deferred(
         self,
         subscription_id: int,
         lane: int,
@@ -310,7 +310,7 @@ class LogStore(Database):
     ) -> list[str]:
         """Settle redelivered messages. Returns the outcome of each: 'done', 'retried', 'dead', 'released' or 'lost'."""
         args = (subscription_id, lane, token, ids, outcome, delay, clean(error), clean(reason), max_attempts)
-        sql = "select postbus.settle_retrying($1, $2, $3, $4, $5, $6, $7, $8, $9)"
+        sql = "select postbus.settle_deferred($1, $2, $3, $4, $5, $6, $7, $8, $9)"
         if conn is not None:
             return list(await fetch_marked(conn, mark, sql, *args))
         async with self.connection() as own:

@@ -123,7 +123,7 @@ class QueueStore(Database):
             messages,
             row["lease_length"] or timedelta(0),
             row["remaining"] or timedelta(0),
-            row["next_floor"],
+            row["next_scan_floor"],
             row["ordered"],
             row["more"],
             row["next_due"],
@@ -197,7 +197,9 @@ class QueueStore(Database):
             )
             for row in rows
         ]
-        return Pulled(leases, bool(last["more"]), last["next_due"], last["next_floor"], last["took"].total_seconds())
+        return Pulled(
+            leases, bool(last["more"]), last["next_due"], last["next_scan_floor"], last["took"].total_seconds()
+        )
 
     async def extend(self, tokens: Sequence[UUID], lease: timedelta) -> set[UUID]:
         """Extend leases. Returns those that are lost."""

@@ -49,15 +49,15 @@ begin
                 schema_state role_name roles topic_id check_token note_token_uses source event_id is_event_id
             '),
             (array['producer'], '
-                publish publish_many publish_lines ring
+                publish publish_many publish_lines wake
             '),
             (array['consumer'], '
                 claim claim_suspects not_alone suspected pop pop_scope
                 extend lease_owners ack ack_leases retry dead_letter release
-                heartbeat sign_off ring
-                read_log advance note_done put_off
-                claim_retrying prolong_retrying retrying_of settle_retrying
-                lease_lanes release_lanes leave_groups hold_lane calm_lane
+                heartbeat sign_off wake
+                read_log advance note_done defer
+                claim_deferred extend_deferred deferred_of settle_deferred
+                lease_lanes release_lanes leave_groups hold_lane clear_caution
                 group_heartbeat send_heartbeat report_catch_up
                 group_topics scope_news keys_of
                 inbox_once inbox_once_many
@@ -73,7 +73,7 @@ begin
                 payload_json payloads_of lines_of first_id
                 group_lag group_metrics groups_near_timeout last_catch_up
                 deliveries_of delivery_at message_state log_message log_page copies_of settled_at
-                fates_of_topic states_of_topic stuck_messages zero_subscription_messages inconsistencies
+                delivery_statuses_of_topic states_of_topic stuck_messages zero_subscription_messages inconsistencies
                 in_scope pattern_regex first_wanted retained
             '),
             (array['operator', 'admin'], '
@@ -82,11 +82,11 @@ begin
                 seek redrive resurrect_group resume_catch_up
             '),
             (array['admin'], '
-                create_topic make_known set_topic move_topic continue_moves purge_topic delete_topic
+                create_topic publish_partitions set_topic move_topic continue_moves purge_topic delete_topic
                 set_group_state forget_scope resurrect set_catch_up force_complete remove_group
                 purge_dead_letters
                 set_sweeping set_health_limits
-                rebase import_messages import_group import_retrying import_seen
+                rebase import_messages import_group import_deferred import_seen
                 create_token revoke_token
                 grant_topic revoke_topic
                 create_webhook set_webhook delete_webhook webhooks_to_run

@@ -169,7 +169,7 @@ comment on column postbus.queue_message.content_type is 'The media type of the p
 comment on column postbus.queue_message.headers is 'Names and values that the publisher gave.';
 comment on column postbus.queue_message.payload is 'The content.';
 
-create type postbus.queue_floor as (
+create type postbus.scan_floor as (
     xmax          xid8,
     open          xid8[],
     txids         xid8[],
@@ -177,18 +177,18 @@ create type postbus.queue_floor as (
     delays_due_at timestamptz,
     used          integer
 );
-comment on type postbus.queue_floor is
+comment on type postbus.scan_floor is
     'The scan floor of a claimer: below it no message is left. A claimer gets it as an opaque text and gives it to its next '
     'claim. It was taken with a snapshot: the transactions below xmax had ended, except for those in `open`. What that '
     'snapshot shows was claimed, up to (txid, id) of each priority (array index = priority + 1), or completely if there is no '
     'such pair. So the next search looks above that, and at the transactions that were open. Without a floor the search '
     'starts at the oldest id.';
-comment on column postbus.queue_floor.xmax is 'The first transaction id that had not been assigned.';
-comment on column postbus.queue_floor.open is 'The transactions below xmax that were open.';
-comment on column postbus.queue_floor.txids is 'For each priority, the transaction of the last message that was claimed.';
-comment on column postbus.queue_floor.ids is 'For each priority, the id of that message.';
-comment on column postbus.queue_floor.delays_due_at is 'Delayed messages that were due by then, and visible, are promoted.';
-comment on column postbus.queue_floor.used is 'How much has been claimed with this floor: a new one is taken now and then.';
+comment on column postbus.scan_floor.xmax is 'The first transaction id that had not been assigned.';
+comment on column postbus.scan_floor.open is 'The transactions below xmax that were open.';
+comment on column postbus.scan_floor.txids is 'For each priority, the transaction of the last message that was claimed.';
+comment on column postbus.scan_floor.ids is 'For each priority, the id of that message.';
+comment on column postbus.scan_floor.delays_due_at is 'Delayed messages that were due by then, and visible, are promoted.';
+comment on column postbus.scan_floor.used is 'How much has been claimed with this floor: a new one is taken now and then.';
 
 create table postbus.queued (
     topic_id       bigint not null,
@@ -208,7 +208,7 @@ create table postbus.queued (
 create index queued_claim_idx on postbus.queued (topic_id, priority, txid, id) where not parked;
 create index queued_key_idx on postbus.queued (topic_id, key, id) where ordered;
 create index queued_id_idx on postbus.queued using brin (id);
--- Rows live for milliseconds: vacuum by what has died, not by the size of the table. The same for lease, delayed and retrying.
+-- Rows live for milliseconds: vacuum by what has died, not by the size of the table. The same for lease, delayed and deferred.
 alter table postbus.queued set (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0);
 comment on table postbus.queued is
     'Messages of queues that may be claimed now. Inserted by publish and by promote_delayed; a claim deletes the row and puts '
@@ -216,7 +216,7 @@ comment on table postbus.queued is
 comment on column postbus.queued.topic_id is 'The topic.';
 comment on column postbus.queued.txid is
     'The transaction that inserted the row. With it, claims step over nothing that old transactions keep alive: see type '
-    'queue_floor.';
+    'scan_floor.';
 comment on column postbus.queued.id is 'The message''s id.';
 comment on column postbus.queued.published_at is 'When the message was published.';
 comment on column postbus.queued.attempts is 'How many attempts have begun.';
@@ -371,7 +371,7 @@ comment on column postbus.dead_letter.content_type is 'The media type of the pay
 comment on column postbus.dead_letter.headers is 'Names and values that the publisher gave.';
 comment on column postbus.dead_letter.payload is 'The content.';
 comment on column postbus.dead_letter.subscription_id is 'The group''s subscription; 0 for a queue.';
-comment on column postbus.dead_letter.stretch is 'The stretch in which the group read the message: see retrying.stretch.';
+comment on column postbus.dead_letter.stretch is 'The stretch in which the group read the message: see deferred.stretch.';
 
 create table postbus.dedup (
     topic_id   bigint not null,
@@ -389,34 +389,34 @@ comment on column postbus.dedup.expires_at is 'When the window ends.';
 
 -- The log
 
-create sequence postbus.log_position cache 1;
-comment on sequence postbus.log_position is
+create sequence postbus.segment_number cache 1;
+comment on sequence postbus.segment_number is
     'Numbers all segments of all log storages. Sequences do not belong to transactions, and cache 1 hands numbers out in the '
     'order in which they are asked for: who asks later gets a higher one, at every isolation level.';
 
-create table postbus.storage (
-    id         integer primary key,
-    name       text not null unique,
-    topic_id   bigint unique,
-    retention  interval,
-    period     interval not null,
-    leaf_bytes bigint not null default 1 << 30
+create table postbus.log_storage (
+    id              integer primary key,
+    name            text not null unique,
+    topic_id        bigint unique,
+    retention       interval,
+    period          interval not null,
+    partition_bytes bigint not null default 1 << 30
 );
-comment on table postbus.storage is
+comment on table postbus.log_storage is
     'Log storages: where segments are kept, shared by topics of about the same retention, or of one topic alone. Inserted '
     'with the first topic that needs the storage. Each storage has a sequence log_epoch_<id>, whose last value is the epoch '
-    'of the partition that is written to. A sequence of a segment is that epoch and a number of log_position: epoch * 2^43 + '
-    'number.';
-comment on column postbus.storage.id is '1 to 5 are the shared storages; own storages begin at 100.';
-comment on column postbus.storage.name is 'What is stored in it, for people.';
-comment on column postbus.storage.topic_id is 'The only topic of an own storage; null for a shared one.';
-comment on column postbus.storage.retention is 'Shared: topics that keep messages up to this long are stored here; null: for longer, or own.';
-comment on column postbus.storage.period is 'A partition is written to for about this long ...';
-comment on column postbus.storage.leaf_bytes is '... or until it has this size.';
+    'of the partition that is written to. A sequence of a segment is that epoch and a number of segment_number: epoch * 2^43 '
+    '+ number.';
+comment on column postbus.log_storage.id is '1 to 5 are the shared storages; own storages begin at 100.';
+comment on column postbus.log_storage.name is 'What is stored in it, for people.';
+comment on column postbus.log_storage.topic_id is 'The only topic of an own storage; null for a shared one.';
+comment on column postbus.log_storage.retention is 'Shared: topics that keep messages up to this long are stored here; null: for longer, or own.';
+comment on column postbus.log_storage.period is 'A partition is written to for about this long ...';
+comment on column postbus.log_storage.partition_bytes is '... or until it has this size.';
 
 create table postbus.segment (
     storage_id      integer not null,
-    position        bigint not null,
+    sequence        bigint not null,
     txid            xid8 not null,
     topic_id        bigint not null,
     lane            integer not null,
@@ -438,7 +438,7 @@ comment on table postbus.segment is
     'The log: all messages that one publish call sends to one lane of a topic. Written once, never changed, and removed with '
     'its partition, or by thinning. The id of a message is the segment''s number * 1024 + the message''s index, from 0 on.';
 comment on column postbus.segment.storage_id is 'The log storage.';
-comment on column postbus.segment.position is
+comment on column postbus.segment.sequence is
     'The segment''s sequence: epoch * 2^43 + number. It is given before the commit, so it does not tell the order of commits.';
 comment on column postbus.segment.txid is 'The publishing transaction: a cursor''s snapshot tells whether it is visible.';
 comment on column postbus.segment.topic_id is 'The topic.';
@@ -454,7 +454,7 @@ comment on column postbus.segment.headers is 'The headers of each message; null:
 comment on column postbus.segment.payloads is 'The payloads; or, with in_lines, one element that has a line for each message.';
 comment on column postbus.segment.in_lines is 'The messages were published as lines: see publish_lines.';
 
-create table postbus.log_leaf (
+create table postbus.log_partition (
     storage_id   integer not null,
     epoch        integer not null,
     opened_at    timestamptz not null default clock_timestamp(),
@@ -465,88 +465,88 @@ create table postbus.log_leaf (
     after_number bigint not null default 0,
     primary key (storage_id, epoch)
 );
-comment on table postbus.log_leaf is
-    'The partitions of the log: tables segment_<storage>_<epoch> and receipt_<storage>_<epoch>. Inserted by add_leaf, changed '
-    'and deleted by sweep_log.';
-comment on column postbus.log_leaf.storage_id is 'The log storage.';
-comment on column postbus.log_leaf.epoch is 'The number of the partition within its storage.';
-comment on column postbus.log_leaf.opened_at is 'When the partition was added.';
-comment on column postbus.log_leaf.closed_at is 'When the partition was closed: it gets no more segments; null while it is open.';
-comment on column postbus.log_leaf.closed_txid is 'All transactions that wrote to the closed partition have a lower id.';
-comment on column postbus.log_leaf.messages is 'How many messages it has, counted behind the publishers.';
-comment on column postbus.log_leaf.listed is 'It is closed, and all of its topics have a row in leaf_topic.';
-comment on column postbus.log_leaf.after_number is
+comment on table postbus.log_partition is
+    'The partitions of the log: tables segment_<storage>_<epoch> and receipt_<storage>_<epoch>. Inserted by add_partition, '
+    'changed and deleted by sweep_log.';
+comment on column postbus.log_partition.storage_id is 'The log storage.';
+comment on column postbus.log_partition.epoch is 'The number of the partition within its storage.';
+comment on column postbus.log_partition.opened_at is 'When the partition was added.';
+comment on column postbus.log_partition.closed_at is 'When the partition was closed: it gets no more segments; null while it is open.';
+comment on column postbus.log_partition.closed_txid is 'All transactions that wrote to the closed partition have a lower id.';
+comment on column postbus.log_partition.messages is 'How many messages it has, counted behind the publishers.';
+comment on column postbus.log_partition.listed is 'It is closed, and all of its topics have a row in partition_topic.';
+comment on column postbus.log_partition.after_number is
     'The last segment number that was handed out before the partition was begun: all of its segments have higher ones.';
 
-create table postbus.leaf_topic (
-    storage_id  integer not null,
-    epoch       integer not null,
-    topic_id    bigint not null,
-    messages    bigint not null default 0,
-    first_at    timestamptz,
-    held_since  timestamptz,
-    held_by     bigint,
-    held_lane   integer,
-    held_number bigint,
-    thinned_to  bigint,
+create table postbus.partition_topic (
+    storage_id    integer not null,
+    epoch         integer not null,
+    topic_id      bigint not null,
+    messages      bigint not null default 0,
+    first_at      timestamptz,
+    needed_since  timestamptz,
+    needed_by     bigint,
+    needed_lane   integer,
+    needed_number bigint,
+    thinned_to    bigint,
     primary key (storage_id, epoch, topic_id)
 ) with (fillfactor = 70);
-create index leaf_topic_topic_idx on postbus.leaf_topic (topic_id, epoch);
-create index leaf_topic_held_idx on postbus.leaf_topic (held_by, epoch) where held_by is not null;
-comment on table postbus.leaf_topic is
+create index partition_topic_topic_idx on postbus.partition_topic (topic_id, epoch);
+create index partition_topic_needed_idx on postbus.partition_topic (needed_by, epoch) where needed_by is not null;
+comment on table postbus.partition_topic is
     'What each topic has in a partition of the log. Counted by the sweep behind the publishers; complete when the partition '
     'is listed. Deleted when the topic''s segments are gone from the partition.';
-comment on column postbus.leaf_topic.storage_id is 'The log storage.';
-comment on column postbus.leaf_topic.epoch is 'The partition.';
-comment on column postbus.leaf_topic.topic_id is 'The topic.';
-comment on column postbus.leaf_topic.messages is 'How many messages of the topic the partition has.';
-comment on column postbus.leaf_topic.first_at is 'No message of the topic in the partition was published earlier.';
-comment on column postbus.leaf_topic.held_since is 'Since when the messages are past their retention and a group still needs them.';
-comment on column postbus.leaf_topic.held_by is 'That group''s subscription.';
-comment on column postbus.leaf_topic.held_lane is 'A lane in which it has some of the messages before it ...';
-comment on column postbus.leaf_topic.held_number is '... as long as this is the lane''s last row in the cursor ledger.';
-comment on column postbus.leaf_topic.thinned_to is 'Up to this segment nothing of the topic is left, since its max_retention was over.';
+comment on column postbus.partition_topic.storage_id is 'The log storage.';
+comment on column postbus.partition_topic.epoch is 'The partition.';
+comment on column postbus.partition_topic.topic_id is 'The topic.';
+comment on column postbus.partition_topic.messages is 'How many messages of the topic the partition has.';
+comment on column postbus.partition_topic.first_at is 'No message of the topic in the partition was published earlier.';
+comment on column postbus.partition_topic.needed_since is 'Since when the messages are past their retention and a group still needs them.';
+comment on column postbus.partition_topic.needed_by is 'That group''s subscription.';
+comment on column postbus.partition_topic.needed_lane is 'A lane in which it has some of the messages before it ...';
+comment on column postbus.partition_topic.needed_number is '... as long as this is the lane''s last row in the cursor ledger.';
+comment on column postbus.partition_topic.thinned_to is 'Up to this segment nothing of the topic is left, since its max_retention was over.';
 
-create table postbus.leaf_mark (
+create table postbus.partition_mark (
     storage_id integer not null,
     epoch      integer not null,
     at         timestamptz not null,
-    position   bigint not null,
+    sequence   bigint not null,
     txid       xid8 not null,
     primary key (storage_id, epoch, at),
-    foreign key (storage_id, epoch) references postbus.log_leaf on delete cascade
+    foreign key (storage_id, epoch) references postbus.log_partition on delete cascade
 );
-comment on table postbus.leaf_mark is
+comment on table postbus.partition_mark is
     'What was in a partition at a time, one mark for each period of the storage, if the partition is written to for longer '
     'than that. So a max_retention holds within such a partition. Written by sweep_log.';
-comment on column postbus.leaf_mark.storage_id is 'The log storage.';
-comment on column postbus.leaf_mark.epoch is 'The partition.';
-comment on column postbus.leaf_mark.at is 'When the mark was made.';
-comment on column postbus.leaf_mark.position is 'All segments that were there have a sequence up to this one ...';
-comment on column postbus.leaf_mark.txid is '... and come from transactions below this id.';
+comment on column postbus.partition_mark.storage_id is 'The log storage.';
+comment on column postbus.partition_mark.epoch is 'The partition.';
+comment on column postbus.partition_mark.at is 'When the mark was made.';
+comment on column postbus.partition_mark.sequence is 'All segments that were there have a sequence up to this one ...';
+comment on column postbus.partition_mark.txid is '... and come from transactions below this id.';
 
-create type postbus.log_place as (
-    position bigint,
+create type postbus.log_position as (
+    sequence bigint,
     txid     xid8,
     snapshot pg_snapshot
 );
-comment on type postbus.log_place is
+comment on type postbus.log_position is
     'A position in the log: all that is visible in the snapshot. Its parts are taken in this order: the last sequence handed '
     'out, the snapshot, an own transaction id. So transactions above txid have all of their segments above that sequence, and '
     'only few up to txid are not visible: those that were open, and those between the snapshot''s xmax and txid.';
-comment on column postbus.log_place.position is 'The last sequence that was handed out.';
-comment on column postbus.log_place.txid is 'The transaction id that was taken after the snapshot; null: none was taken.';
-comment on column postbus.log_place.snapshot is 'What is visible.';
+comment on column postbus.log_position.sequence is 'The last sequence that was handed out.';
+comment on column postbus.log_position.txid is 'The transaction id that was taken after the snapshot; null: none was taken.';
+comment on column postbus.log_position.snapshot is 'What is visible.';
 
 create type postbus.log_cursor as (
-    seen           postbus.log_place,
-    target         postbus.log_place,
-    done_position  bigint,
+    seen           postbus.log_position,
+    target         postbus.log_position,
+    done_sequence  bigint,
     done_index     integer,
     since_bound    bigint,
     since_at       timestamptz,
     since_id       bigint,
-    until          postbus.log_place,
+    until          postbus.log_position,
     since_snapshot pg_snapshot
 );
 comment on type postbus.log_cursor is
@@ -554,7 +554,7 @@ comment on type postbus.log_cursor is
     'to it is worked through in the order of sequences.';
 comment on column postbus.log_cursor.seen is 'What was delivered.';
 comment on column postbus.log_cursor.target is 'The position up to which the cursor is on its way; null: it is not.';
-comment on column postbus.log_cursor.done_position is 'On the way to the target: the last segment of which messages are done ...';
+comment on column postbus.log_cursor.done_sequence is 'On the way to the target: the last segment of which messages are done ...';
 comment on column postbus.log_cursor.done_index is '... up to and including the message with this index.';
 comment on column postbus.log_cursor.since_bound is 'Up to this sequence, older messages do not count ...';
 comment on column postbus.log_cursor.since_at is '... if they were published before this time ...';
@@ -563,7 +563,7 @@ comment on column postbus.log_cursor.until is 'The position at which the cursor 
 comment on column postbus.log_cursor.since_snapshot is 'since_at holds for what is visible in this snapshot; null: for all.';
 
 create type postbus.log_row as (
-    position        bigint,
+    sequence        bigint,
     lane            integer,
     count           integer,
     bytes           integer,
@@ -581,7 +581,7 @@ create type postbus.log_row as (
     read_target     text
 );
 comment on type postbus.log_row is 'A row of read_log: a segment, or the last row, which tells how to go on.';
-comment on column postbus.log_row.position is 'The segment''s sequence; null in the last row.';
+comment on column postbus.log_row.sequence is 'The segment''s sequence; null in the last row.';
 comment on column postbus.log_row.lane is 'The lane.';
 comment on column postbus.log_row.count is 'How many messages the segment has.';
 comment on column postbus.log_row.bytes is 'How many bytes its payloads have.';
@@ -628,7 +628,7 @@ create table postbus.subscription (
     start_at         timestamptz,
     start_id         bigint,
     subscribed_at    timestamptz not null default clock_timestamp(),
-    subscribed       postbus.log_place not null,
+    subscribed       postbus.log_position not null,
     state_changed_at timestamptz not null default clock_timestamp(),
     seen_at          timestamptz not null default clock_timestamp(),
     on_failure       text not null default 'block',
@@ -711,7 +711,7 @@ create table postbus.cursor (
     fenced_at       timestamptz,
     worker          text,
     moved           text,
-    handed_out      bigint not null default coalesce(pg_sequence_last_value('postbus.log_position'), 0),
+    handed_out      bigint not null default coalesce(pg_sequence_last_value('postbus.segment_number'), 0),
     primary key (subscription_id, lane, number)
 );
 alter table postbus.cursor set (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0);
@@ -733,16 +733,16 @@ comment on column postbus.cursor.handed_out is 'The last segment number that was
 create table postbus.settled_ahead (
     subscription_id bigint not null,
     lane            integer not null,
-    position        bigint not null,
+    sequence        bigint not null,
     indexes         int4multirange not null,
-    primary key (subscription_id, lane, position)
+    primary key (subscription_id, lane, sequence)
 );
 comment on table postbus.settled_ahead is
     'Messages that a group has settled although its cursor is not past them. Whoever takes the lane reads them again, and '
-    'passes them by. Written by put_off, note_done and settlements; deleted when the cursor is past them.';
+    'passes them by. Written by defer, note_done and settlements; deleted when the cursor is past them.';
 comment on column postbus.settled_ahead.subscription_id is 'The group''s subscription.';
 comment on column postbus.settled_ahead.lane is 'The lane.';
-comment on column postbus.settled_ahead.position is 'The segment.';
+comment on column postbus.settled_ahead.sequence is 'The segment.';
 comment on column postbus.settled_ahead.indexes is 'Which messages of the segment.';
 
 create table postbus.group_worker (
@@ -779,11 +779,11 @@ comment on column postbus.member.in_flight is 'How many messages it had in hand 
 comment on column postbus.member.seen_at is 'Its last heartbeat.';
 comment on column postbus.member.handling_seconds is 'How long its handlers took, all together.';
 
-create table postbus.retrying (
+create table postbus.deferred (
     subscription_id bigint not null,
     lane            integer not null,
     id              bigint not null,
-    position        bigint not null,
+    sequence        bigint not null,
     parked          boolean not null default false,
     due_at          timestamptz not null default clock_timestamp(),
     attempts        integer not null default 0,
@@ -794,7 +794,7 @@ create table postbus.retrying (
     content_type    text not null,
     headers         jsonb,
     payload         bytea not null,
-    shelved         boolean not null default false,
+    buffered        boolean not null default false,
     token           uuid,
     member          text,
     kept_from       timestamptz,
@@ -804,38 +804,38 @@ create table postbus.retrying (
     alone           boolean,
     primary key (subscription_id, lane, id)
 );
-create index retrying_key_idx on postbus.retrying (subscription_id, lane, key, position, id);
-create index retrying_token_idx on postbus.retrying (token) where token is not null;
-create index retrying_due_idx on postbus.retrying (subscription_id, due_at, lane) where not parked;
-alter table postbus.retrying set (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0);
-comment on table postbus.retrying is
+create index deferred_key_idx on postbus.deferred (subscription_id, lane, key, sequence, id);
+create index deferred_token_idx on postbus.deferred (token) where token is not null;
+create index deferred_due_idx on postbus.deferred (subscription_id, due_at, lane) where not parked;
+alter table postbus.deferred set (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0);
+comment on table postbus.deferred is
     'Deferred messages: copies of messages that a group''s cursor has passed and that are not settled. They wait for a retry, '
-    'are parked behind another message of their key, are buffered for pops, or are in hand of a pop. Inserted by put_off, '
-    'shelve and hand_over; deleted when they are settled.';
-comment on column postbus.retrying.subscription_id is 'The group''s subscription.';
-comment on column postbus.retrying.lane is 'The lane that the message came from.';
-comment on column postbus.retrying.id is 'The message''s id.';
-comment on column postbus.retrying.position is 'Its segment''s sequence: the order within a key.';
-comment on column postbus.retrying.parked is 'The message waits behind another one of its key.';
-comment on column postbus.retrying.due_at is 'When it may be tried; while a pop has it in hand (token), when that lease ends.';
-comment on column postbus.retrying.attempts is 'How many attempts have begun.';
-comment on column postbus.retrying.last_error is 'The error of the last attempt.';
-comment on column postbus.retrying.published_at is 'When the message was published.';
-comment on column postbus.retrying.key is 'The key by which messages are ordered; null: none.';
-comment on column postbus.retrying.correlation_id is 'What the publisher gave to connect messages.';
-comment on column postbus.retrying.content_type is 'The media type of the payload.';
-comment on column postbus.retrying.headers is 'Names and values that the publisher gave.';
-comment on column postbus.retrying.payload is 'The content.';
-comment on column postbus.retrying.shelved is 'The message is in the pull buffer: it was read to be popped, and not because it failed.';
-comment on column postbus.retrying.token is 'The pop that has the message in hand, until due_at; null: none.';
-comment on column postbus.retrying.member is 'The member that popped it.';
-comment on column postbus.retrying.kept_from is 'max_retention counts from then; null: from when the message was published.';
-comment on column postbus.retrying.stretch is
+    'are parked behind another message of their key, are buffered for pops, or are in hand of a pop. Inserted by defer, '
+    'fill_buffer and hand_over; deleted when they are settled.';
+comment on column postbus.deferred.subscription_id is 'The group''s subscription.';
+comment on column postbus.deferred.lane is 'The lane that the message came from.';
+comment on column postbus.deferred.id is 'The message''s id.';
+comment on column postbus.deferred.sequence is 'Its segment''s sequence: the order within a key.';
+comment on column postbus.deferred.parked is 'The message waits behind another one of its key.';
+comment on column postbus.deferred.due_at is 'When it may be tried; while a pop has it in hand (token), when that lease ends.';
+comment on column postbus.deferred.attempts is 'How many attempts have begun.';
+comment on column postbus.deferred.last_error is 'The error of the last attempt.';
+comment on column postbus.deferred.published_at is 'When the message was published.';
+comment on column postbus.deferred.key is 'The key by which messages are ordered; null: none.';
+comment on column postbus.deferred.correlation_id is 'What the publisher gave to connect messages.';
+comment on column postbus.deferred.content_type is 'The media type of the payload.';
+comment on column postbus.deferred.headers is 'Names and values that the publisher gave.';
+comment on column postbus.deferred.payload is 'The content.';
+comment on column postbus.deferred.buffered is 'The message is in the pull buffer: it was read to be popped, and not because it failed.';
+comment on column postbus.deferred.token is 'The pop that has the message in hand, until due_at; null: none.';
+comment on column postbus.deferred.member is 'The member that popped it.';
+comment on column postbus.deferred.kept_from is 'max_retention counts from then; null: from when the message was published.';
+comment on column postbus.deferred.stretch is
     'The stretch in which the message was put off; null: not known. Below 0: the stretch in which the subscription stood when '
     'it was given the message, which does not tell of the message.';
-comment on column postbus.retrying.suspected is 'The message was in hand with others when its process ended: it is tried alone before it is charged.';
-comment on column postbus.retrying.outlasted is 'How often the suspect took longer than the time for which it was tried alone.';
-comment on column postbus.retrying.alone is
+comment on column postbus.deferred.suspected is 'The message was in hand with others when its process ended: it is tried alone before it is charged.';
+comment on column postbus.deferred.outlasted is 'How often the suspect took longer than the time for which it was tried alone.';
+comment on column postbus.deferred.alone is
     'A worker has it in hand: whether it has no other message in hand. Null: it is not in hand, or a pop took it with others.';
 
 create table postbus.sign_of_life (
@@ -932,7 +932,7 @@ create table postbus.receipt (
     error           text,
     stretch         bigint,
     txid            xid8,
-    odd             boolean
+    deviates        boolean
 ) partition by list (storage_id);
 comment on table postbus.receipt is
     'Who settled which message, and when. Two kinds of rows: rows of the cursor ledger, moved here when the sweep folds it '
@@ -951,22 +951,22 @@ comment on column postbus.receipt.id is 'Of a message: its id.';
 comment on column postbus.receipt.outcome is 'Of a message: what became of it, such as COMPLETED or DEAD.';
 comment on column postbus.receipt.attempts is 'Of a message: how many attempts it had.';
 comment on column postbus.receipt.error is 'Of a message: its last error.';
-comment on column postbus.receipt.stretch is 'Of a message: see retrying.stretch.';
+comment on column postbus.receipt.stretch is 'Of a message: see deferred.stretch.';
 comment on column postbus.receipt.txid is 'Of a message: the transaction that settled it.';
-comment on column postbus.receipt.odd is 'The row says of its message what the stretch does not say.';
+comment on column postbus.receipt.deviates is 'The row says of its message what the stretch does not say.';
 
-create table postbus.receipt_leaf (
+create table postbus.receipt_partition (
     subscription_id bigint not null,
     epoch           integer not null,
     storage_id      integer not null,
     primary key (subscription_id, epoch)
 );
-comment on table postbus.receipt_leaf is
+comment on table postbus.receipt_partition is
     'In which partitions the ledger of a subscription has receipts, so that nobody has to look into all of them. Written when '
     'the ledger is folded.';
-comment on column postbus.receipt_leaf.subscription_id is 'The group''s subscription.';
-comment on column postbus.receipt_leaf.epoch is 'The partition.';
-comment on column postbus.receipt_leaf.storage_id is 'The log storage.';
+comment on column postbus.receipt_partition.subscription_id is 'The group''s subscription.';
+comment on column postbus.receipt_partition.epoch is 'The partition.';
+comment on column postbus.receipt_partition.storage_id is 'The log storage.';
 
 create table postbus.stretch (
     subscription_id bigint not null,
@@ -978,7 +978,7 @@ create table postbus.stretch (
     txid            xid8 not null default pg_current_xact_id(),
     began           postbus.log_cursor not null,
     reached         postbus.log_cursor,
-    died            postbus.log_place,
+    died            postbus.log_position,
     primary key (subscription_id, lane, number)
 );
 create index stretch_topic_idx on postbus.stretch (topic_id, lane);
@@ -997,14 +997,14 @@ comment on column postbus.stretch.reached is 'Where it ends; null while the subs
 comment on column postbus.stretch.died is 'The end of the log when the group died or left; null while it lives.';
 
 create table postbus.joining (
-    id         bigint generated always as identity primary key,
-    topic_id   bigint not null,
-    lane       integer not null,
-    at         timestamptz not null default clock_timestamp(),
-    "position" bigint not null,
-    snapshot   pg_snapshot not null,
-    cursors    postbus.log_cursor[] not null,
-    owners     text[] not null
+    id       bigint generated always as identity primary key,
+    topic_id bigint not null,
+    lane     integer not null,
+    at       timestamptz not null default clock_timestamp(),
+    sequence bigint not null,
+    snapshot pg_snapshot not null,
+    cursors  postbus.log_cursor[] not null,
+    owners   text[] not null
 );
 create index joining_topic_idx on postbus.joining (topic_id, lane);
 comment on table postbus.joining is
@@ -1015,27 +1015,27 @@ comment on column postbus.joining.id is 'The moment.';
 comment on column postbus.joining.topic_id is 'The topic.';
 comment on column postbus.joining.lane is 'The lane.';
 comment on column postbus.joining.at is 'When it was.';
-comment on column postbus.joining."position" is 'The last sequence that had been handed out.';
+comment on column postbus.joining.sequence is 'The last sequence that had been handed out.';
 comment on column postbus.joining.snapshot is 'What was visible.';
 comment on column postbus.joining.cursors is 'Where the live groups stood, the last of them.';
 comment on column postbus.joining.owners is
     'Of each cursor: its group, if the group may have settled more before than it is past now; null otherwise.';
 
-create type postbus.looked_at as (
-    "position"   bigint,
+create type postbus.segment_ref as (
+    sequence     bigint,
     lane         integer,
     txid         xid8,
     count        integer,
     published_at timestamptz
 );
-comment on type postbus.looked_at is 'A segment whose messages are asked for: see fates.';
-comment on column postbus.looked_at."position" is 'The segment''s sequence.';
-comment on column postbus.looked_at.lane is 'The lane.';
-comment on column postbus.looked_at.txid is 'The publishing transaction.';
-comment on column postbus.looked_at.count is 'How many messages it has.';
-comment on column postbus.looked_at.published_at is 'When they were published.';
+comment on type postbus.segment_ref is 'A segment whose messages are asked for: see delivery_statuses.';
+comment on column postbus.segment_ref.sequence is 'The segment''s sequence.';
+comment on column postbus.segment_ref.lane is 'The lane.';
+comment on column postbus.segment_ref.txid is 'The publishing transaction.';
+comment on column postbus.segment_ref.count is 'How many messages it has.';
+comment on column postbus.segment_ref.published_at is 'When they were published.';
 
-create type postbus.oddity as (
+create type postbus.message_fact as (
     id              bigint,
     subscription_id bigint,
     group_name      text,
@@ -1047,20 +1047,20 @@ create type postbus.oddity as (
     attempts        integer,
     error           text
 );
-comment on type postbus.oddity is 'What is known of a single message beside the stretches: see oddities.';
-comment on column postbus.oddity.id is 'The message''s id.';
-comment on column postbus.oddity.subscription_id is 'The group''s subscription.';
-comment on column postbus.oddity.group_name is 'The group.';
-comment on column postbus.oddity.stretch is 'The stretch: see retrying.stretch.';
-comment on column postbus.oddity.kind is 'What is known, such as RETRYING, DEAD or AHEAD.';
-comment on column postbus.oddity.txid is 'The transaction that settled the message.';
-comment on column postbus.oddity.at is 'When that was.';
-comment on column postbus.oddity.worker is 'Who settled it.';
-comment on column postbus.oddity.attempts is 'How many attempts it had.';
-comment on column postbus.oddity.error is 'Its last error.';
+comment on type postbus.message_fact is 'What is known of a single message beside the stretches: see message_facts.';
+comment on column postbus.message_fact.id is 'The message''s id.';
+comment on column postbus.message_fact.subscription_id is 'The group''s subscription.';
+comment on column postbus.message_fact.group_name is 'The group.';
+comment on column postbus.message_fact.stretch is 'The stretch: see deferred.stretch.';
+comment on column postbus.message_fact.kind is 'What is known, such as RETRYING, DEAD or AHEAD.';
+comment on column postbus.message_fact.txid is 'The transaction that settled the message.';
+comment on column postbus.message_fact.at is 'When that was.';
+comment on column postbus.message_fact.worker is 'Who settled it.';
+comment on column postbus.message_fact.attempts is 'How many attempts it had.';
+comment on column postbus.message_fact.error is 'Its last error.';
 
-create type postbus.fate as (
-    "position"      bigint,
+create type postbus.delivery_status as (
+    sequence        bigint,
     first_index     integer,
     last_index      integer,
     group_name      text,
@@ -1072,26 +1072,26 @@ create type postbus.fate as (
     is_before       boolean,
     waits           boolean
 );
-comment on type postbus.fate is 'What became of messages of one segment at one group: see fates.';
-comment on column postbus.fate."position" is 'The segment''s sequence.';
-comment on column postbus.fate.first_index is 'The first of the messages ...';
-comment on column postbus.fate.last_index is '... and the last: all of them share the rest of the row.';
-comment on column postbus.fate.group_name is 'The group.';
-comment on column postbus.fate.subscription_id is 'Its last subscription.';
-comment on column postbus.fate.status is
+comment on type postbus.delivery_status is 'What became of messages of one segment at one group: see delivery_statuses.';
+comment on column postbus.delivery_status.sequence is 'The segment''s sequence.';
+comment on column postbus.delivery_status.first_index is 'The first of the messages ...';
+comment on column postbus.delivery_status.last_index is '... and the last: all of them share the rest of the row.';
+comment on column postbus.delivery_status.group_name is 'The group.';
+comment on column postbus.delivery_status.subscription_id is 'Its last subscription.';
+comment on column postbus.delivery_status.status is
     'PENDING: not read yet, or just being handled. RETRYING: failed, to be tried again. WAITING: behind a message of its key '
     'that failed. COMPLETED: done for good, whatever becomes of the group or its position. DEAD: given up; it is, or was, a '
     'dead letter of the group. ABANDONED: it was waiting when the group ended. SKIPPED: the group began later, or was set '
     'past it.';
-comment on column postbus.fate.required is
+comment on column postbus.delivery_status.required is
     'The group is required for the message: it has completed it; or the message is not completed, and the group has given it '
     'up, or lives and has it before it.';
-comment on column postbus.fate.was_wanted is 'The group is required for it, or was at some time.';
-comment on column postbus.fate.is_completed is
+comment on column postbus.delivery_status.was_wanted is 'The group is required for it, or was at some time.';
+comment on column postbus.delivery_status.is_completed is
     'The same for all groups: some group has completed the message, none has given it up, and none that lives has it before '
     'it; or so it was at a joining. Then no group that had it before it afterwards is required for it.';
-comment on column postbus.fate.is_before is 'The group has it before it, though it may have completed it long ago.';
-comment on column postbus.fate.waits is 'It waits to be tried or popped, or a pop has it in hand.';
+comment on column postbus.delivery_status.is_before is 'The group has it before it, though it may have completed it long ago.';
+comment on column postbus.delivery_status.waits is 'It waits to be tried or popped, or a pop has it in hand.';
 
 -- History
 
@@ -1139,7 +1139,7 @@ create type postbus.popped as (
     payloads        bytea[],
     more            boolean,
     next_due        interval,
-    next_floor      text
+    next_scan_floor text
 );
 comment on type postbus.popped is 'A row of pop: one for each lease, and a last one that tells how to go on.';
 comment on column postbus.popped.topic is 'The topic.';
@@ -1157,13 +1157,13 @@ comment on column postbus.popped.headers is 'The headers of each, as JSON.';
 comment on column postbus.popped.payloads is 'The payloads.';
 comment on column postbus.popped.more is 'Last row: asking again at once is worth it.';
 comment on column postbus.popped.next_due is 'Last row: how long it is until something is expected.';
-comment on column postbus.popped.next_floor is 'Last row: the scan floor for the next pop of the same.';
+comment on column postbus.popped.next_scan_floor is 'Last row: the scan floor for the next pop of the same.';
 
 create type postbus.claimed as (
     token           uuid,
     ends_at         timestamptz,
     lease_length    interval,
-    next_floor      text,
+    next_scan_floor text,
     more            boolean,
     ordered         boolean,
     next_due        interval,
@@ -1182,7 +1182,7 @@ comment on type postbus.claimed is 'What a claim returns: see claim_as_of.';
 comment on column postbus.claimed.token is 'Proves the lease; null: there was nothing to do.';
 comment on column postbus.claimed.ends_at is 'When the lease ends.';
 comment on column postbus.claimed.lease_length is 'How long it is.';
-comment on column postbus.claimed.next_floor is 'The scan floor for the next claim.';
+comment on column postbus.claimed.next_scan_floor is 'The scan floor for the next claim.';
 comment on column postbus.claimed.more is 'Asking again at once is worth it.';
 comment on column postbus.claimed.ordered is 'The topic is ordered.';
 comment on column postbus.claimed.next_due is 'If nothing was found: how long it is until something is expected.';
@@ -1275,7 +1275,7 @@ comment on table postbus.scope_pop is
     'Pops from all topics of a scope. While such a pop has messages in hand, its group lives in each of the topics. Inserted '
     'by pop_scope, deleted by the sweep.';
 comment on column postbus.scope_pop.scope_id is 'The scope.';
-comment on column postbus.scope_pop.token is 'The pop: retrying.token of its messages.';
+comment on column postbus.scope_pop.token is 'The pop: deferred.token of its messages.';
 
 -- Processes and sweeping
 

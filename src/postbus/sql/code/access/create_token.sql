@@ -1,6 +1,6 @@
--- Adds a token for the HTTP server, of which only a hash is given. Roles are those of the database, without postbus_.
--- The roles consumer and admin bring payloads, so no token has one of them without payloads. created_by is the login, and for whom it
--- says that it acts: see note_action.
+-- Adds a token for the HTTP server; only its hash is given. Roles are those of the database, without postbus_. The roles consumer
+-- and admin bring payloads, so a token without payloads cannot have them. created_by is the login, and for whom that says it acts:
+-- see note_action.
 --
 -- Writes: token; see note_action.
 create or replace function postbus.create_token(

@@ -1,5 +1,6 @@
--- Lets a role publish to, consume from, or read some topics, without being a member of a role of ours: by the functions and views of
--- the schema postbus_topics. pattern is a name in which * stands for any text; action is publish, consume or read. Twice is once.
+-- Lets a role publish to, consume from, or read some topics without being a member of a role of Postbus: by the functions and
+-- views of the schema postbus_topics. pattern is a name in which * stands for any text; action is publish, consume or read.
+-- Granting twice changes nothing.
 --
 -- Writes: topic_grant; see apply_topic_grants and note_action.
 create or replace function postbus.grant_topic(role text, pattern text, action text) returns void

@@ -1,5 +1,5 @@
--- Notes that tokens of the HTTP server were used just now. Their hashes show that the caller knows them. A token that was noted
--- within the last half minute stays as it is, so that many servers do not write more than one does.
+-- Notes that tokens of the HTTP server were used just now. Their hashes prove that the caller knows them. A token that was noted
+-- within the last half minute stays as it is, so that many servers write no more than one does.
 --
 -- Writes: token.  Locks: its rows (skip locked).
 create or replace function postbus.note_token_uses(ids text[], hashes bytea[]) returns void

@@ -1,4 +1,4 @@
--- Ends a token for good. One that is revoked stays so; one that is not there is refused.
+-- Revokes a token for good. Revoking twice changes nothing; a token that does not exist is refused.
 --
 -- Writes: token; see note_action.  Locks: its row.
 create or replace function postbus.revoke_token(id text) returns timestamptz

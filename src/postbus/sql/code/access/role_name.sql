@@ -1,5 +1,5 @@
--- The name of a role of this database: postbus_consumer_shop. Roles belong to the whole server, and so carry the database's name; what
--- would be longer than a name may be ends with a hash of it.
+-- The name of a role of this database, such as postbus_consumer_shop. Roles belong to the whole server, so they carry the
+-- database's name. A name that would be too long ends with a hash.
 create or replace function postbus.role_name(role text, database text default current_database()) returns text
 language sql immutable parallel safe
 return 'postbus_' || role || '_'

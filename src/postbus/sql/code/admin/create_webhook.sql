@@ -1,4 +1,4 @@
--- Adds a webhook: the HTTP servers send it what the group, or the queue, has to deliver.
+-- Adds a webhook: the HTTP servers send it the messages of a group or a queue.
 --
 -- Writes: webhook; see note_action.
 create or replace function postbus.create_webhook(

@@ -1,4 +1,4 @@
--- Removes a webhook. Its group stays, with its place.
+-- Removes a webhook. Its group stays, with its position.
 --
 -- Writes: webhook; see note_action.
 create or replace function postbus.delete_webhook(name text) returns void

@@ -1,5 +1,5 @@
--- Deletes dead letters of a topic for good: those with the given ids, those that died before a time,
--- or all; of one group, where one is named. Returns how many; with dry_run it only counts.
+-- Deletes dead letters of a topic for good: those with the given ids, those that died before a time, or all; of one group, if one
+-- is named. Returns how many; with dry_run it only counts.
 --
 -- Writes: dead_letter; see note_action.  Locks: dead_letter rows.
 create or replace function postbus.purge_dead_letters(

@@ -1,11 +1,11 @@
--- Puts dead letters of a topic back into the queue, or back to their group alone, with their attempts at zero. Those of a queue
--- that became PUB_SUB go to the group that is named. Which ones: those with the given ids, or those that match the filters,
--- the oldest first. Returns how many; with dry_run it only counts.
+-- Returns dead letters of a topic to the queue, or to their group alone, with their attempts at zero. Those of a queue that became
+-- PUB_SUB go to the group that is named. Which ones: those with the given ids, or those that match the filters, the oldest first.
+-- Returns how many; with dry_run it only counts.
 --
--- With a rate they come back spread over time: `rate` messages per second.
--- Refuses ids that are not dead letters of the topic, and then puts none back.
+-- With a rate they come back spread over time: `rate` messages per second. Ids that are not dead letters of the topic are refused,
+-- and then none is returned.
 --
--- Writes: dead_letter, receipt, queued, delayed or retrying; see note_action.  Locks: dead_letter rows.
+-- Writes: dead_letter, receipt, queued, delayed or deferred; see note_action.  Locks: dead_letter rows.
 create or replace function postbus.redrive(
     topic       text,
     ids         bigint[] default null,
@@ -72,41 +72,41 @@ begin
         with given_up as materialized (
             select r.id, max(r.stretch) filter (where r.subscription_id = _for and r.stretch > 0) as own, bool_or(r.stretch is null) as is_unknown
               from postbus.receipt r
-             where r.storage_id = _topic.storage_id and r.id = any (_chosen) and r.outcome = 'DEAD' and r.odd and r.subscription_id = any (_parts)
-             group by r.id
+             where r.storage_id = _topic.storage_id and r.id = any (_chosen) and r.outcome = 'DEAD' and r.deviates
+               and r.subscription_id = any (_parts) group by r.id
         ), redriven as (
             delete from postbus.dead_letter d
              where d.topic_id = _topic.id and d.id = any (_chosen) and d.subscription_id in (_for, 0)
             returning d.*, d.subscription_id = 0 as is_of_queue
         ), placed as (
-            select r.*, place.position is not null as is_there,
-                   coalesce(postbus.lane_of(r.key, _topic.lanes), place.lane, ((r.id >> 10) % _topic.lanes)::integer) as lane,
+            select r.*, position.sequence is not null as is_there,
+                   coalesce(postbus.lane_of(r.key, _topic.lanes), position.lane, ((r.id >> 10) % _topic.lanes)::integer) as lane,
                    -- One that is gone, or was in the queue, is older than all that is there.
-                   case when r.is_of_queue then r.id else coalesce(place.position, r.id >> 10) end as position
+                   case when r.is_of_queue then r.id else coalesce(position.sequence, r.id >> 10) end as sequence
               from redriven r
-              left join postbus.segment place
-                on place.storage_id = _topic.storage_id and place.topic_id = _topic.id and place.position = postbus.position_of(_topic, r.id)
+              left join postbus.segment position
+                on position.storage_id = _topic.storage_id and position.topic_id = _topic.id and position.sequence = postbus.sequence_of(_topic, r.id)
                and not r.is_of_queue
         )
-        insert into postbus.retrying (subscription_id, lane, id, position, due_at, kept_from, published_at, key, correlation_id,
+        insert into postbus.deferred (subscription_id, lane, id, sequence, due_at, kept_from, published_at, key, correlation_id,
                                       content_type, headers, payload, stretch)
-        select _for, p.lane, p.id, p.position,
+        select _for, p.lane, p.id, p.sequence,
                _now + coalesce(make_interval(secs => (row_number() over (order by p.id) - 1) / redrive.rate), interval '0'),
                _now, p.published_at, p.key, p.correlation_id, p.content_type, p.headers, p.payload,
                case when not p.is_there or g.is_unknown is not false then null
-                    when postbus.is_ahead(_for, p.lane, p.id, p.position) then postbus.stretch_of(_for, p.lane)   -- the log passes it by there
+                    when postbus.is_ahead(_for, p.lane, p.id, p.sequence) then postbus.stretch_of(_for, p.lane)   -- the log passes it by there
                     when g.own is not null then g.own
                     else - postbus.stretch_of(_for, p.lane) end
           from placed p left join given_up g on g.id = p.id
-        on conflict on constraint retrying_pkey do nothing;
+        on conflict on constraint deferred_pkey do nothing;
         -- It is no longer given up. In other stretches than the one that it waits in, it was not settled all the same.
         update postbus.receipt r set outcome = 'SKIPPED', txid = pg_current_xact_id()
-          from postbus.retrying w
-         where r.storage_id = _topic.storage_id and r.id = any (_chosen) and r.outcome = 'DEAD' and r.odd and r.subscription_id = any (_parts)
+          from postbus.deferred w
+         where r.storage_id = _topic.storage_id and r.id = any (_chosen) and r.outcome = 'DEAD' and r.deviates and r.subscription_id = any (_parts)
            and r.stretch is not null and w.subscription_id = _for and w.id = r.id
            and (r.subscription_id <> _for or r.stretch < abs(w.stretch));
         delete from postbus.receipt r
-         where r.storage_id = _topic.storage_id and r.id = any (_chosen) and r.outcome = 'DEAD' and r.odd and r.subscription_id = any (_parts);
+         where r.storage_id = _topic.storage_id and r.id = any (_chosen) and r.outcome = 'DEAD' and r.deviates and r.subscription_id = any (_parts);
         perform pg_notify('postbus', _topic.id::text);
         return cardinality(_chosen);
     end if;

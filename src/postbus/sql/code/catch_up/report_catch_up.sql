@@ -1,5 +1,5 @@
--- Tells how fast a process lets a catch-up go, and how long its statements take. A token of one of its lanes proves that the caller
--- works for it.
+-- Says how fast a process lets a catch-up go, and how long its statements take. The token of one of its lanes proves that the
+-- caller works for it.
 --
 -- Writes: catch_up.
 create or replace function postbus.report_catch_up(token uuid, allowed_rate double precision, p95 interval) returns void

@@ -1,5 +1,5 @@
--- The id from which on a group wants messages: where it was last set to by subscribe or seek, or by a catch-up that left
--- older ones out. Null for all. Messages of transactions that were open just then may have lower ids.
+-- The id from which on a group wants messages: where subscribe or seek has last set it, or where a catch-up began that left older
+-- ones out. Null: all. Messages of transactions that were open just then may have lower ids.
 create or replace function postbus.first_wanted(subscription_id bigint) returns bigint
 language plpgsql stable security definer
 set search_path = pg_catalog, pg_temp as $$
@@ -18,16 +18,16 @@ begin
                            where s.catch_up_of = _found.id and u.skipped > 0) as part
           join postbus.ledger l on l.subscription_id = part.id and l.moved in ('start', 'seek', 'skip')
          order by l.at desc, l.number desc limit 1);
-    if (_cursor.seen).position is null then         -- forgotten by now, as without receipts: then where it began
+    if (_cursor.seen).sequence is null then         -- forgotten by now, as without receipts: then where it began
         _cursor.seen := case _found.start when 'FROM_NOW' then _found.subscribed end;
         _cursor.since_id := _found.start_id;
         _cursor.since_at := _found.start_at;
     end if;
     if _cursor.since_at is not null then
-        _first := (select min(s.position) from postbus.segment s
+        _first := (select min(s.sequence) from postbus.segment s
                     where s.storage_id = _topic.storage_id and s.topic_id = _topic.id and s.published_at >= _cursor.since_at);
-        return postbus.first_id(coalesce(_first, postbus.last_position(_topic.storage_id) + 1));
+        return postbus.first_id(coalesce(_first, postbus.last_sequence(_topic.storage_id) + 1));
     end if;
     return coalesce(_cursor.since_id,
-                    postbus.first_id(nullif(coalesce(nullif(_cursor.done_position, 0) - 1, (_cursor.seen).position), 0)) + 1024);
+                    postbus.first_id(nullif(coalesce(nullif(_cursor.done_sequence, 0) - 1, (_cursor.seen).sequence), 0)) + 1024);
 end $$;

@@ -1,4 +1,4 @@
--- Moves the live groups of a topic, or one of them, past all messages that were published longer ago than older_than, now: see
+-- Moves the live groups of a topic, or one of them, past all messages that were published longer ago than older_than: see
 -- force_complete_as_of.
 --
 -- Writes: see force_complete_as_of.

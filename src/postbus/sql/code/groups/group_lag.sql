@@ -1,6 +1,6 @@
--- How many messages a group has before it, and when the oldest of them was published. Cheap: what was published is
--- counted by the sweep, what the group is done with by its cursors; and one message per lane is looked for. Those on its shelf,
--- which wait to be popped for the first time, are counted one by one: they are few.
+-- How many messages a group has before it, and when the oldest of them was published. Cheap: the sweep counts what is published,
+-- cursors count what the group is done with, and one message per lane is looked up. Messages in the pull buffer that were never
+-- popped are counted one by one: they are few.
 create or replace function postbus.group_lag(subscription_id bigint, out messages bigint, out oldest_at timestamptz)
 language plpgsql stable security definer
 set search_path = pg_catalog, pg_temp as $$
@@ -23,5 +23,5 @@ begin
                      else greatest(1, coalesce((select c.messages from postbus.topic_count c where c.topic_id = _topic.id), 0)
                                       - _subscription.passed_before - _passed) end;
     select messages + count(*), least(oldest_at, min(r.published_at)) into messages, oldest_at
-      from postbus.retrying r where r.subscription_id = group_lag.subscription_id and r.shelved and r.attempts = 0;
+      from postbus.deferred r where r.subscription_id = group_lag.subscription_id and r.buffered and r.attempts = 0;
 end $$;

@@ -1,5 +1,5 @@
--- Keeps a lane from being taken until the end of the transaction: for handlers whose effect commits with the
--- settlement. Returns whether the lane is still the caller's.
+-- Keeps a lane from being taken until the end of the transaction, for handlers whose effect commits with the settlement. Returns
+-- whether the caller still holds the lane.
 --
 -- Locks: the lane's row, for share.
 create or replace function postbus.hold_lane(token uuid) returns boolean

@@ -1,16 +1,16 @@
--- Shares the lanes of groups among the processes that work for them: each gets as many as any other, give or
--- take one. What the caller has to do comes back: 'take' a lane, which is its own from now on; 'give_up' one that
--- it holds, by release_lanes when it is done with it; 'stop' what is not ACTIVE any more, with the state; and
--- forget those that are 'lost'. The history of a group that is not among the subscriptions given comes as 'catch_up':
--- then number is the group's own subscription, and cursor the options.
+-- Shares out the lanes of groups among the processes that work for them: each gets as many as any other, give or take one. Returns
+-- what the caller has to do: 'take' a lane, which is its own from now on; 'give_up' a lane, by release_lanes when it is done with
+-- it; 'stop' working for a subscription that is not ACTIVE any more, with the state; and forget lanes that are 'lost'. The history
+-- of a group that is not among the given subscriptions comes as 'catch_up': then number is the group's own subscription, and
+-- cursor the options.
 --
--- A lane is free if it has no holder, or one that was not seen for the topic's lease. Who takes it from such a one
--- appends to the ledger, so that what the other still sends is refused. A lane in which the other is just about to
--- settle something is left for the next call.
+-- A lane is free if it has no holder, or if its holder was not seen for the topic's lease. Whoever takes it from such a holder
+-- inserts a row into the ledger, so that what the former holder still sends is refused. A lane in which the former holder is just
+-- about to settle something is left for the next call.
 --
--- The caller has sent a heartbeat before, and gives the secret that it gave with that: nobody takes lanes in the name of another
--- process. If the clock was set forward since, this has to wait for the next one, or it would
--- take its own lanes from itself. A call that changes nothing writes nothing.
+-- The caller has sent a heartbeat before, and gives the same secret: nobody takes lanes in the name of another process. If the
+-- clock was set forward since, it has to send another heartbeat first, or it would take its own lanes from itself. A call that
+-- changes nothing writes nothing.
 --
 -- Writes: lane, cursor, group_worker.  Locks: lane rows (skip locked).
 create or replace function postbus.lease_lanes(
@@ -119,7 +119,7 @@ begin
                                  when lease_lanes.number - 1 > l.held_number then 1
                                  else l.deaths + 1 end,
                    careful_until = case when l.holder is null then l.careful_until
-                                        else greatest(l.careful_until, postbus.last_position(_group.storage_id)) end
+                                        else greatest(l.careful_until, postbus.last_sequence(_group.storage_id)) end
              where l.subscription_id = _group.id and l.lane = _lane.lane
             returning l.deaths, l.careful_until into lease_lanes.deaths, lease_lanes.careful_until;
             return next;

@@ -1,5 +1,5 @@
--- A process works for groups no longer: its lanes are free. With is_stop, a group for which no other living process works
--- is stopped from now on, by this process. It gives the secret that its heartbeats give.
+-- Ends a process's work for groups: its lanes are free. With is_stop, this is an orderly stop of those groups for which no other
+-- living process works. The process gives the secret of its heartbeats.
 --
 -- Two processes that leave together wait for each other: the later one finds that it is the last.
 --

@@ -1,4 +1,4 @@
--- Pauses a group: what is published waits for it. Pausing twice changes nothing.
+-- Pauses a group: published messages wait for it. Pausing twice changes nothing.
 --
 -- Writes: see set_group_state.
 create or replace function postbus.pause_group(topic text, group_name text) returns void

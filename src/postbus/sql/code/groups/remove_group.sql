@@ -1,8 +1,8 @@
--- Removes a group: first it is paused, so that processes finish and settle what they have in hand; and once they hold
--- none of its lanes any more, or were not seen for the lease, it goes with all that belongs to it, also with what is left
--- of subscriptions that it had before, and its records of this topic. To be called until it says removed; held is how many lanes are waited for.
--- With force they are not: what processes have in hand is still handled then, but not settled. A lane in which a
--- transaction is just settling is waited for, two seconds.
+-- Removes a group, in steps; called again until it returns that the group is removed. First the group is paused, so that processes
+-- finish and settle what they have in hand. Once they hold none of its lanes any more, or were not seen for the lease, the group
+-- goes with all that belongs to it: what is left of earlier subscriptions, and its scopes of this topic. `held` is how many lanes
+-- are waited for. With force they are not: what processes have in hand is still handled, but not settled. A lane in which a
+-- transaction is just settling is waited for for two seconds.
 --
 -- Writes: subscription and all that belongs to it, scope; see note_action.  Locks: the group's subscription rows, lane rows.
 create or replace function postbus.remove_group(
@@ -37,7 +37,7 @@ begin
     if removed then
         _had := jsonb_build_object('dead_letters', (select count(*) from postbus.dead_letter d
                                                      where d.topic_id = _topic.id and d.subscription_id = any (_ids)),
-                                   'retrying', (select count(*) from postbus.retrying r where r.subscription_id = any (_ids)));
+                                   'retrying', (select count(*) from postbus.deferred r where r.subscription_id = any (_ids)));
         begin
             perform postbus.forget_subscriptions(_ids);
             delete from postbus.scope c where c.group_name = remove_group.group_name and c.topic = remove_group.topic;

@@ -1,4 +1,4 @@
--- Lets a paused group go on.
+-- Resumes a paused group.
 --
 -- Writes: see set_group_state.
 create or replace function postbus.resume_group(topic text, group_name text) returns void

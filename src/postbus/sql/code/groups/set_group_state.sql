@@ -1,4 +1,4 @@
--- Changes the state of a subscription, for people: see change_group_state.
+-- Changes the state of a subscription, and notes that in the audit log: see change_group_state.
 --
 -- Writes: see change_group_state and note_action.
 create or replace function postbus.set_group_state(topic text, group_name text, state text) returns void

@@ -1,13 +1,13 @@
--- Registers a group on a topic, once: a group that is registered keeps its place, and its state unless it is DEAD.
--- To be called in a transaction of its own.
+-- Registers a group on a topic, once. A group that is registered keeps its position, and its state unless it is DEAD. Has to be
+-- called in a transaction of its own.
 --
--- What it has before it when it starts, or comes back from the dead, is worked through within the bounds of catch_up:
--- see catch_up_options and bound_catch_up.
+-- What the group has before it when it starts, or comes back from the dead, is worked through within the bounds of catch_up: see
+-- catch_up_options and bound_catch_up.
 --
--- FROM_NOW: every message whose transaction commits after this has returned, also of transactions that are open
--- already. FROM_BEGINNING: all that is retained. FROM_TIMESTAMP, FROM_MESSAGE_ID: from start_at or start_id on.
+-- FROM_NOW: every message whose transaction commits after this has returned, including transactions that are open already.
+-- FROM_BEGINNING: all that is retained. FROM_TIMESTAMP, FROM_MESSAGE_ID: from start_at or start_id on.
 --
--- For the audit log this is an action if one who may manage groups subscribes a group that is new, brings one back, or changes it.
+-- The audit log has an entry if a caller who may manage groups registers a new group, brings one back, or changes one.
 --
 -- Writes: subscription; see begin_subscription and note_action.
 create or replace function postbus.subscribe(
@@ -31,7 +31,7 @@ language plpgsql security definer
 set search_path = pg_catalog, pg_temp as $$
 declare
     _topic  postbus.topic := postbus.topic_options(topic);
-    _place  postbus.log_place;
+    _position  postbus.log_position;
     _new    postbus.subscription;
     _before jsonb;
 begin
@@ -46,17 +46,17 @@ begin
     select s.id, s.state into subscription_id, subscribe.state from postbus.subscription s
      where s.topic_id = _topic.id and s.group_name = subscribe.group_name and s.state <> 'CANCELLED' and s.catch_up_of is null;
     if subscription_id is null then
-        _place := postbus.here(_topic.storage_id);
+        _position := postbus.take_position(_topic.storage_id);
         _new.group_name := group_name;
         _new.start := start;
         _new.start_at := start_at;
         _new.start_id := start_id;
-        _new.subscribed := _place;
+        _new.subscribed := _position;
         _new.on_failure := on_failure;
         _new.catch_up := catch_up;
         select b.subscription_id, 'ACTIVE', b.missed, b.skipped, b.catch_up_id
           into subscription_id, subscribe.state, missed, skipped, subscribe.catch_up_id
-          from postbus.begin_subscription(_topic, _new, postbus.start_cursor(_topic, start, start_at, start_id, _place)) as b;
+          from postbus.begin_subscription(_topic, _new, postbus.start_cursor(_topic, start, start_at, start_id, _position)) as b;
         is_new := subscription_id is not null;
         if is_new then
             if postbus.is_manager() then

@@ -1,4 +1,4 @@
--- Hands the caller what happened to groups, to be logged: each event goes to one caller.
+-- Returns what happened to groups, for the caller to log. Each event goes to one caller.
 --
 -- Writes: group_event.  Locks: its rows (skip locked).
 create or replace function postbus.take_group_events()

@@ -1,5 +1,5 @@
--- Marks messages of another outbox that no group needs any more. Where that one only knows how far a group has come, a
--- message that is not marked later on was not there when its groups were carried over, and so is new to them.
+-- Marks messages of another outbox that no group needs any more. If that outbox only knows how far a group has come, a message
+-- that is not marked was not there when its groups were imported, and so is new to them.
 --
 -- Writes: imported; see note_action.
 create or replace function postbus.import_seen(source text, source_ids text[]) returns void

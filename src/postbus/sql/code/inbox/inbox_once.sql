@@ -1,8 +1,8 @@
--- Whether a consumer has this message for the first time within the window. If so, that is noted in the caller's transaction:
+-- Whether a consumer gets this message for the first time within the window. If so, that is noted in the caller's transaction:
 -- effects that commit with it happen once, however often the message is delivered.
 --
--- Waits while another transaction has the same message of the same consumer in hand. If that one commits, the answer is
--- false; if it rolls back, it is true. In REPEATABLE READ and SERIALIZABLE, who has waited for a commit gets a
+-- Waits while another transaction has the same message of the same consumer in hand. If that transaction commits, the answer is
+-- false; if it rolls back, it is true. In REPEATABLE READ and SERIALIZABLE, a caller that has waited for a commit gets a
 -- serialization failure (40001) and has to try again, as with other writes.
 --
 -- Writes: inbox.  Locks: the inbox row of the message.

@@ -1,5 +1,5 @@
--- How long ago a process may have been heard of at most to count as alive. Processes send a heartbeat every 10 seconds at least, so
--- one that was killed is no longer counted after 25 seconds, and one that lost two heartbeats still is.
+-- How long ago a process may have been heard of to count as alive. Processes send a heartbeat every 10 seconds at least. So a
+-- killed process counts for at most 25 seconds, and a process that lost two heartbeats still counts.
 create or replace function postbus.alive_for() returns interval
 language sql immutable
 return interval '25 seconds';

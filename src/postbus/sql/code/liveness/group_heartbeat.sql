@@ -1,7 +1,7 @@
--- Tells that groups have a process that works for them, in one statement for all of them. Counters of members are
--- added up; a process tells only what is not negative. A group that is DEAD lives again: what it missed comes back, see bring_back.
+-- Says that groups have a process that works for them, in one statement for all of them. Counters of members are added up;
+-- negative ones do not count. A DEAD group comes back: the result says what it missed, see bring_back.
 --
--- A group whose row somebody has locked is left for the next time: it must not hold up the heartbeats of others.
+-- A group whose row somebody has locked is left for the next time, so that it does not hold up the heartbeats of others.
 --
 -- Writes: subscription, member, group_tally.  Locks: subscription rows (skip locked), in the order of their ids.
 create or replace function postbus.group_heartbeat(

@@ -1,10 +1,10 @@
 -- From when on a group of a topic counts as being in trouble. The most specific row of health_limit decides about each value: that
--- of the topic and group, of the group, of the topic, of all; and then the defaults, half of the calls and 24 hours.
+-- of topic and group, of the group, of the topic, of all; then the defaults: half of the calls, and 24 hours.
 --
---   failed_share     the share of calls in the last five minutes that failed, if that is five or more
---   lag              messages before it
+--   failed_share     the share of calls in the last five minutes that failed, if that is five calls or more
+--   lag              messages before the group
 --   lag_seconds      the age of the oldest message before it
---   stopped_seconds  how long after a planned stop nobody has to work for it
+--   stopped_seconds  how long nobody has to work for it after an orderly stop
 create or replace function postbus.health_limits(
     topic      text default '',
     group_name text default '',

@@ -1,5 +1,5 @@
--- Tells that a process is alive and which topics it consumes. With its first heartbeat a process may give a secret, a random number:
--- nobody can speak for it then who does not give that, too.
+-- Says that a process is alive, and which topics it consumes. With its first heartbeat a process may give a secret, a random
+-- number. From then on only callers that give the secret can speak for it.
 --
 -- Writes: worker.
 create or replace function postbus.heartbeat(name text, host text, pid integer, topics text[], secret uuid default null) returns void

@@ -1,5 +1,5 @@
--- Tells that a relay of a topic, in this process, cannot reach its sink; to be told again while it is so. group_name is null for
--- a QUEUE. What was told with a secret is changed with that secret only.
+-- Says that a relay of a topic, in this process, cannot reach its sink; repeated while that is so. group_name is null for a QUEUE.
+-- A row that was written with a secret is changed with that secret only.
 --
 -- Writes: sink_away.
 create or replace function postbus.note_sink_away(

@@ -1,5 +1,5 @@
--- How many calls for messages of a group ended well in the last five minutes, and how many failed: handlers in workers, and
--- messages that were popped and settled.
+-- How many calls for messages of a group ended well in the last five minutes, and how many failed: calls of handlers, and messages
+-- that were popped and settled.
 create or replace function postbus.recent_calls(
     subscription_id bigint,
     out handled bigint,

@@ -1,12 +1,12 @@
--- Tells that a group lives, for consumers that pull and neither pop, settle nor prolong a lease for a while. In the topic, or in
--- all topics of the namespace, of the task, or whose names fit the pattern, that the group is subscribed to. Where it is DEAD it
--- comes back. To be called in a transaction of its own.
+-- Says that a group lives, for pulling consumers that neither pop, settle nor extend a lease for a while: in the topic, or in all
+-- topics of the namespace, of the task, or with names that fit the pattern, that the group is subscribed to. Where it is DEAD it
+-- comes back. Has to be called in a transaction of its own.
 --
--- One row for each topic: its name, the group's state in it now, and, where the group was DEAD, how many messages it missed, and
--- how many of these it will not get.
+-- Returns a row for each topic: its name, the group's state in it now, and, if the group was DEAD, how many messages it missed,
+-- and how many of these it will not get.
 --
--- stopped_by: the last sign of life of a consumer with this name. Unless another process works for the group, it is stopped as
--- planned from now on, until somebody pops, settles or prolongs a lease again. One that is DEAD stays so.
+-- stopped_by makes this the last sign of life of a consumer with that name. Unless another process works for the group, it is
+-- stopped from now on, until somebody pops, settles or extends a lease again. A DEAD group stays DEAD.
 --
 -- Writes: see note_life and note_stop.  Locks: see note_life; for a stop, subscription rows in the order of their ids.
 create or replace function postbus.send_heartbeat(

@@ -1,5 +1,5 @@
--- Sets from when on groups count as being in trouble: all groups, those of a topic, one name of a group on all topics, or one
--- group of one topic. What is left out stays as it is. 'off': never; null: as the less specific limits say. See health_limits.
+-- Sets from when on groups count as being in trouble: all groups, those of a topic, a group on all topics, or a group on one
+-- topic. Options that are left out stay as they are. 'off': never; null: as the less specific limits say. See health_limits.
 --
 -- Writes: health_limit; see note_change.  Locks: its row.
 create or replace function postbus.set_health_limits(options jsonb, topic text default null, group_name text default null) returns void

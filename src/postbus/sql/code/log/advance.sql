@@ -1,20 +1,19 @@
--- Moves cursors of lanes: group by group, lane by lane, all in one statement. `tokens` are those of the lanes: they prove that the
--- caller holds them. `numbers` are those of the rows
--- that the caller appended, or got with the lane, last; each is followed by the next.
--- A cursor that has a done position gets that of the last message that the group is done with.
--- passed are the messages that the group is done with since then.
+-- Moves the cursors of lanes, of any groups, in one statement. `tokens` prove that the caller holds the lanes. `numbers` are those
+-- of the ledger rows that the caller last inserted, or got with the lane: the next number follows. A cursor with a done sequence
+-- gets that of the last message that the group is done with. `passed` counts the messages that the group is done with since its
+-- last row.
 --
--- Returns the places in the arrays of lanes that are lost: somebody else has them, and nothing was changed. Refuses cursors that
--- go back, or to a place that is still to come: see follows. Of most cursors a short look tells that they do not.
+-- Returns the indexes in the arrays of lanes that are lost: somebody else has them, and nothing was changed. Refuses cursors that
+-- go back, or to a position that is still to come: see may_follow. For most cursors a short look shows that they do not.
 --
--- Writes: cursor; see advance_with_care. Waits for a transaction that has appended the same number and is still open.
+-- Writes: cursor; see advance_checked. Waits for a transaction that has appended the same number and is still open.
 create or replace function postbus.advance(
     subscription_ids bigint[],
     lanes            integer[],
     tokens           uuid[],
     numbers          bigint[],
     cursors          text[],
-    done_positions   bigint[],
+    done_sequences   bigint[],
     done_indexes     integer[],
     passed           bigint[]
 ) returns integer[]
@@ -32,13 +31,13 @@ begin
     end if;
     with given as materialized (
         select g.n, g.subscription_id, g.lane, g.token, g.number, octet_length(g.cursor) as size, (g.cursor)::postbus.log_cursor as cursor,
-               g.done_position, g.done_index, g.passed
-          from unnest(subscription_ids, lanes, tokens, numbers, cursors, done_positions, done_indexes, advance.passed)
-               with ordinality as g (subscription_id, lane, token, number, cursor, done_position, done_index, passed, n)
+               g.done_sequence, g.done_index, g.passed
+          from unnest(subscription_ids, lanes, tokens, numbers, cursors, done_sequences, done_indexes, advance.passed)
+               with ordinality as g (subscription_id, lane, token, number, cursor, done_sequence, done_index, passed, n)
     ), advanced as (
         insert into postbus.cursor (subscription_id, lane, number, cursor, passed, worker)
         select g.subscription_id, g.lane, g.number + 1,
-               row((g.cursor).seen, (g.cursor).target, coalesce(g.done_position, (g.cursor).done_position),
+               row((g.cursor).seen, (g.cursor).target, coalesce(g.done_sequence, (g.cursor).done_sequence),
                    coalesce(g.done_index, (g.cursor).done_index), (g.cursor).since_bound, (g.cursor).since_at,
                    (g.cursor).since_id, (g.cursor).until, (g.cursor).since_snapshot)::postbus.log_cursor,
                before.passed + g.passed, before.worker
@@ -47,17 +46,17 @@ begin
           join postbus.cursor before
             on before.subscription_id = g.subscription_id and before.lane = g.lane and before.number = g.number
          -- What follows says, of those that need no closer look.
-         where ((g.cursor).seen).position >= 0
+         where ((g.cursor).seen).sequence >= 0
            and ((g.cursor).seen).txid <= pg_current_xact_id()
            and pg_snapshot_xmax(((g.cursor).seen).snapshot)
                between pg_snapshot_xmax(((before.cursor).seen).snapshot) and pg_current_xact_id()
-           and greatest(((g.cursor).seen).position, ((g.cursor).target).position, (g.cursor).done_position, g.done_position)
-               <= (((before.cursor).seen).position >> 43 << 43) + (select pg_sequence_last_value('postbus.log_position'))
+           and greatest(((g.cursor).seen).sequence, ((g.cursor).target).sequence, (g.cursor).done_sequence, g.done_sequence)
+               <= (((before.cursor).seen).sequence >> 43 << 43) + (select pg_sequence_last_value('postbus.segment_number'))
            and case
-                   when (g.cursor).target is not distinct from null then num_nonnulls((g.cursor).done_position, g.done_position) = 0
-                   else ((g.cursor).target).position >= 0 and ((g.cursor).target).txid <= pg_current_xact_id()
+                   when (g.cursor).target is not distinct from null then num_nonnulls((g.cursor).done_sequence, g.done_sequence) = 0
+                   else ((g.cursor).target).sequence >= 0 and ((g.cursor).target).txid <= pg_current_xact_id()
                         and pg_snapshot_xmax(((g.cursor).target).snapshot) <= pg_current_xact_id()
-                        and coalesce(g.done_position, (g.cursor).done_position) >= 0 and coalesce(g.done_index, (g.cursor).done_index) >= -1
+                        and coalesce(g.done_sequence, (g.cursor).done_sequence) >= 0 and coalesce(g.done_index, (g.cursor).done_index) >= -1
                end
            and num_nonnulls((g.cursor).since_bound, (g.cursor).since_at, (g.cursor).since_id, (g.cursor).until, (g.cursor).since_snapshot,
                             (before.cursor).since_id, (before.cursor).until) = 0
@@ -72,5 +71,5 @@ begin
     if _lost is null then
         return '{}';
     end if;
-    return postbus.advance_with_care(subscription_ids, lanes, tokens, numbers, cursors, done_positions, done_indexes, passed, _lost);
+    return postbus.advance_checked(subscription_ids, lanes, tokens, numbers, cursors, done_sequences, done_indexes, passed, _lost);
 end $$;

@@ -1,13 +1,13 @@
--- Reads what a cursor has not seen, in the order of positions: segments of some lanes of a topic, up to about
--- max_count messages and max_bytes of payload (but one segment always). Changes nothing: cursors move by `advance`.
+-- Reads what a cursor has not seen, in the order of sequences: segments of some lanes of a topic, up to about max_count messages
+-- and max_bytes of payload, but always one segment. Changes nothing: cursors move by `advance`.
 --
--- The last row is not a segment. It tells the cursor to go on with, next_cursor; the one in between,
--- during_cursor, which becomes the cursor of any message of these segments by its done_position and done_index;
--- whether more is there; and the place that was read up to, read_target. What finds nothing takes no transaction
--- id, unless it had to pass by much of others: then the next cursor spares the next read the way.
+-- The last row is not a segment. It has next_cursor, the cursor to go on with; during_cursor, which becomes the cursor of any
+-- message of these segments by its done sequence and done_index; `more`; and read_target, the position up to which was read. A
+-- read that finds nothing takes no transaction id, unless it had to step over many segments of others: then next_cursor spares the
+-- next read the way.
 --
--- target, if given, is a place that was taken later than the cursor: groups that read up to the same one
--- stand at the same place afterwards. A cursor with an end ignores it, and finds nothing once it has come there.
+-- `target`, if given, is a position that was taken later than the cursor: groups that read up to the same target stand at the same
+-- position afterwards. A cursor with an end ignores it, and finds nothing once it has come to its end.
 --
 -- With in_lines, payloads that were published as lines come as one value: see publish_lines.
 create or replace function postbus.read_log(
@@ -28,56 +28,56 @@ declare
     _topic    record;
     _options  postbus.topic;
     _cursor   postbus.log_cursor := cursor::postbus.log_cursor;
-    _position bigint;
+    _sequence bigint;
     _snapshot pg_snapshot;
-    _target   postbus.log_place;
+    _target   postbus.log_position;
     _segment  postbus.log_row;
     _count    integer := 0;
     _bytes    bigint := 0;
     _last     bigint;
     _stopped  boolean := false;
 begin
-    -- Most often a group has seen all up to a moment ago, nothing is late, and there is one leaf to look at. That is done here,
-    -- in few expressions, for each of them costs time once per transaction. The position comes before the snapshot: see log_place;
-    -- the epoch after it: else the snapshot might show what is in a new leaf. A new storage has none, and is read by read_leaves.
+    -- Most often a group has seen all up to a moment ago, nothing is late, and there is one partition to look at. That is done here,
+    -- in few expressions, for each of them costs time once per transaction. The sequence comes before the snapshot: see log_position;
+    -- the epoch after it: else the snapshot might show what is in a new partition. A new storage has none, and is read by read_partitions.
     select t.id, t.storage_id, t.storage into _topic from postbus.topic t where t.id = postbus.topic_id(topic) and t.name = topic;
-    _position := case when _topic.storage = 'shared' and pg_current_xact_id_if_assigned() is null
-                           and num_nonnulls(target, _cursor.target, _cursor.until, _cursor.done_position) = 0
-                           and (_cursor.since_bound > (_cursor.seen).position) is not true
+    _sequence := case when _topic.storage = 'shared' and pg_current_xact_id_if_assigned() is null
+                           and num_nonnulls(target, _cursor.target, _cursor.until, _cursor.done_sequence) = 0
+                           and (_cursor.since_bound > (_cursor.seen).sequence) is not true
                            and pg_snapshot_xmin((_cursor.seen).snapshot) >= (_cursor.seen).txid
-                      then postbus.last_position(_topic.storage_id) end;
+                      then postbus.last_sequence(_topic.storage_id) end;
     _snapshot := pg_current_snapshot();
-    if (pg_sequence_last_value(postbus.epoch_sequence(_topic.storage_id)) = (_cursor.seen).position >> 43
+    if (pg_sequence_last_value(postbus.epoch_sequence(_topic.storage_id)) = (_cursor.seen).sequence >> 43
         and split_part(current_setting('postbus.cluster', true), '/', 2) = 'postbus.cluster'::regclass::oid::text    -- see check_cluster
-        and _position is not null and pg_snapshot_xmax(_snapshot) > (_cursor.seen).txid
-        and pg_relation_size('postbus.loss'::regclass, 'init') is not null) is not true     -- hears of new leaves: see append_segment
+        and _sequence is not null and pg_snapshot_xmax(_snapshot) > (_cursor.seen).txid
+        and pg_relation_size('postbus.loss'::regclass, 'init') is not null) is not true     -- hears of new partitions: see append_segment
     then
         _options := postbus.topic_options(topic);
         if _options.storage_id is null then
             perform postbus.refuse('PB432', format('topic %L is a QUEUE', topic),
                 'take its messages by postbus.pop or claim; or make it PUB_SUB: postbus topics migrate ' || topic || ' --to PUB_SUB --group GROUP');
         end if;
-        return query select * from postbus.read_leaves(_options, lanes, _cursor, max_count, max_bytes, target::postbus.log_place, in_lines);
+        return query select * from postbus.read_partitions(_options, lanes, _cursor, max_count, max_bytes, target::postbus.log_position, in_lines);
         return;
     end if;
     for _segment in
-        select s.position, s.lane, s.count, s.bytes, 0, s.published_at, s.content_type, s.content_types, s.keys, s.correlation_ids,
+        select s.sequence, s.lane, s.count, s.bytes, 0, s.published_at, s.content_type, s.content_types, s.keys, s.correlation_ids,
                s.headers::text[], case when read_log.in_lines then s.payloads else postbus.payloads_of(s.payloads, s.count, s.in_lines) end,
                null::text, null::text, null::boolean, null::text
           from postbus.segment_shared s
          where s.storage_id = _topic.storage_id and s.topic_id = _topic.id and s.lane = any (lanes)
-           and s.position > (_cursor.seen).position and s.position < ((_position >> 43) + 1) << 43
+           and s.sequence > (_cursor.seen).sequence and s.sequence < ((_sequence >> 43) + 1) << 43
            and not pg_visible_in_snapshot(s.txid, (_cursor.seen).snapshot) and pg_visible_in_snapshot(s.txid, _snapshot)
-         order by s.topic_id, s.position limit greatest(max_count, 1) + 1
+         order by s.topic_id, s.sequence limit greatest(max_count, 1) + 1
     loop
         _stopped := _count > 0 and (_count >= max_count or _bytes >= max_bytes);
         exit when _stopped;
         -- As it is: assigned to variables, arrays would be taken apart and put together again.
         return next _segment;
-        _last := _segment.position;
+        _last := _segment.sequence;
         _count := _count + _segment.count;
         _bytes := _bytes + _segment.bytes;
     end loop;
-    _target := postbus.next_place(_cursor.seen, _position, _snapshot, _count);
+    _target := postbus.next_position(_cursor.seen, _sequence, _snapshot, _count);
     return next postbus.end_of_read(_cursor, _target, case when _stopped then _last end);
 end $$;

@@ -1,5 +1,5 @@
--- Messages of a topic that are still there though they may be done with, in the order of the log; of a QUEUE, those that are
--- finished, by their ids. Within a time, of one type of event, or of one aggregate, as their headers say; after a place.
+-- Messages of a topic that are still there, done or not, in the order of the log; of a QUEUE, finished ones, in the order of their
+-- ids. Within a time, of one event type, or of one aggregate, as their headers say; after a position.
 create or replace function postbus.retained(
     topic          text,
     since          timestamptz default null,
@@ -7,10 +7,10 @@ create or replace function postbus.retained(
     event_type     text default null,
     aggregate_type text default null,
     aggregate_id   text default null,
-    after_position bigint default 0,
+    after_sequence bigint default 0,
     after_index    integer default -1,
     max_count      integer default 1000,
-    out at_position    bigint,
+    out at_sequence    bigint,
     out at_index       integer,
     out id             bigint,
     out published_at   timestamptz,
@@ -31,19 +31,19 @@ begin
         return query
         select m.id, 0, m.id, m.published_at, m.key, m.correlation_id, m.content_type, m.headers::text, m.payload
           from postbus.finished f cross join unnest(f.messages) as m
-         where f.topic_id = _topic.id and m.id > after_position
+         where f.topic_id = _topic.id and m.id > after_sequence
            and (since is null or m.published_at >= since) and (until is null or m.published_at < until)
            and coalesce(m.headers, '{}') @> _wanted
          order by m.id limit max_count;
         return;
     end if;
     return query
-    select s.position, (message.n - 1)::integer, postbus.first_id(s.position) + message.n - 1, s.published_at, s.keys[message.n],
+    select s.sequence, (message.n - 1)::integer, postbus.first_id(s.sequence) + message.n - 1, s.published_at, s.keys[message.n],
            s.correlation_ids[message.n], coalesce(s.content_types[message.n], s.content_type), s.headers[message.n]::text, message.payload
       from postbus.segment s cross join lateral unnest(postbus.payloads_of(s.payloads, s.count, s.in_lines)) with ordinality as message (payload, n)
-     where s.storage_id = _topic.storage_id and s.topic_id = _topic.id and s.position >= after_position
-       and (s.position > after_position or message.n - 1 > after_index)
+     where s.storage_id = _topic.storage_id and s.topic_id = _topic.id and s.sequence >= after_sequence
+       and (s.sequence > after_sequence or message.n - 1 > after_index)
        and (since is null or s.published_at >= since) and (until is null or s.published_at < until)
        and coalesce(s.headers[message.n], '{}') @> _wanted
-     order by s.position, message.n limit max_count;
+     order by s.sequence, message.n limit max_count;
 end $$;

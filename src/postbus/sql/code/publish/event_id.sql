@@ -1,7 +1,7 @@
--- The identity of a message: the same on every path that it takes, and no other message in the world has it.
+-- The event id of a message: the same on every path that the message takes, and no other message in the world has it.
 --
--- A message that came from elsewhere has it in its header event-id. Otherwise it is a UUID (version 8), a hash of where and when the
--- message was published. The time is part of it because a server that loses its last commits, or is restored to an earlier
+-- A message that came from elsewhere has it in its header event-id. Otherwise it is a UUID (version 8), a hash of where and when
+-- the message was published. The time is part of it because a server that loses its last commits, or is restored to an earlier
 -- state, hands out the same ids again. The same as Python's Message.event_id.
 create or replace function postbus.event_id(
     topic        text,

@@ -1,6 +1,6 @@
--- Takes lines apart, the first `count` of them. Where there are fewer, the rest is empty.
+-- Splits lines, the first `count` of them. If there are fewer, the rest is empty.
 --
--- As escaped text, in which each byte stands for itself, or is written in ASCII, whatever the encoding of the database is.
+-- Works on escaped text, in which each byte stands for itself or is written in ASCII, whatever the encoding of the database is.
 create or replace function postbus.lines_of(lines bytea, count integer) returns bytea[]
 language plpgsql immutable strict parallel safe
 set search_path = pg_catalog, pg_temp as $$

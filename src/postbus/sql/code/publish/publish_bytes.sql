@@ -1,7 +1,7 @@
--- Publishes one message in the caller's transaction and returns its id.
+-- Publishes one message in the caller's transaction, and returns its id.
 --
--- A deduplication key that was used within the topic's window publishes nothing and returns the
--- id of the message published first.
+-- If a deduplication key was used before within the topic's window, nothing is published, and the id of the message published
+-- first is returned.
 --
 -- Writes: queued or delayed; dedup; topic_seen.  Locks: none, but see reserve_dedup.
 create or replace function postbus.publish(
@@ -38,7 +38,7 @@ begin
        and (publish.content_type is null or postbus.is_content_type(publish.content_type))
        and case when publish.key is null then not (t.ordered or t.named_lanes) else length(publish.key) <= 500 end;
     if found then
-        _told := postbus.tell(_plain.id, _plain.notify);
+        _told := postbus.wake_on_commit(_plain.id, _plain.notify);
         if _plain.storage_id is not null then
             return 1024 * postbus.append_segment(
                 _plain.storage_id, _plain.id, _plain.lanes, postbus.lane_of(key, _plain.lanes), _now,
@@ -53,14 +53,14 @@ begin
     end if;
     _topic := postbus.topic_options(topic);
     perform postbus.check_message(_topic, length(payload), key, headers, priority, delay, deliver_at, dedup_key, correlation_id, content_type);
-    _told := postbus.tell(_topic.id, _topic.notify);
+    _told := postbus.wake_on_commit(_topic.id, _topic.notify);
     if _topic.storage_id is not null then
         if _topic.block_writes_on_zero_subscriptions then
             perform postbus.check_subscribed(_topic);
         end if;
         if dedup_key is not null then
             perform pg_current_xact_id();       -- before the number: see append_segment
-            _number := nextval('postbus.log_position');
+            _number := nextval('postbus.segment_number');
             select message_id, is_new into _id, _is_new from postbus.reserve_dedup(_topic, dedup_key, _now, _number * 1024);
             if not _is_new then
                 return _id;

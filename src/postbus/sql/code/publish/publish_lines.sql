@@ -1,9 +1,9 @@
--- Publishes many messages without options, each a line of `lines`; returns their ids in order. For JSON, which has no line
--- breaks where its encoder adds none. `count` says how many lines there are; left out, they are counted, without empty
--- ones at the end.
+-- Publishes many messages without options, each a line of `lines`, and returns their ids in order. For JSON, which has no line
+-- breaks if its encoder adds none. `count` says how many lines there are. Without it they are counted, except for empty ones at
+-- the end.
 --
--- One value is quicker to send than an array. A log keeps it as it is: nobody has to take it apart, neither here nor
--- before it is decoded.
+-- One value is quicker to send than an array. A log keeps it as it is: nobody has to split it, neither here nor before it is
+-- decoded.
 --
 -- Writes: see append_segment and publish_many.
 create or replace function postbus.publish_lines(
@@ -33,7 +33,7 @@ begin
         if _topic.block_writes_on_zero_subscriptions then
             perform postbus.check_subscribed(_topic);
         end if;
-        perform postbus.tell(_topic.id, _topic.notify);
+        perform postbus.wake_on_commit(_topic.id, _topic.notify);
         _number := postbus.append_segment(_topic.storage_id, _topic.id, _topic.lanes, null, _now, _type, null, null, null, null, array[lines],
                                           length(lines), null, _count);
         return array(select _number * 1024 + i from generate_series(0, _count - 1) as i);

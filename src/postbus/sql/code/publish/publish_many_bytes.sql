@@ -1,7 +1,7 @@
--- Publishes many messages to one topic in the caller's transaction; returns their ids in order.
+-- Publishes many messages to one topic in the caller's transaction, and returns their ids in order.
 --
--- The arrays other than payloads are null, or as long as payloads. An element that is null means
--- what leaving the parameter out means in publish.
+-- The arrays other than payloads are null, or as long as payloads. A null element means what leaving out the parameter means in
+-- publish.
 --
 -- Writes: queued and delayed; dedup; topic_seen.  Locks: none, but see reserve_dedup.
 create or replace function postbus.publish_many(
@@ -72,7 +72,7 @@ begin
     if _topic.name is null then
         perform postbus.note_topic(_topic, topic);
     end if;
-    perform postbus.tell(_id, _topic.notify);
+    perform postbus.wake_on_commit(_id, _topic.notify);
 
     if _topic.storage_id is not null then
         return postbus.append_many(_topic, _now, _type, payloads, keys, headers, correlation_ids, content_types);

@@ -1,8 +1,8 @@
--- Takes up to max_count messages from a queue, or, for a group, from a topic with semantics PUB_SUB, for whoever asks: they are
--- leased to `member`, and settled by ack, retry, dead_letter or release with their token. With auto_ack they are settled at
--- once: then each is delivered at most once.
+-- Leases up to max_count messages of a queue, or of a PUB_SUB topic for a group, to `member`. They are settled by ack, retry,
+-- dead_letter or release, with the token. With auto_ack they are settled at once: each is delivered at most once.
 --
--- At most 10,000 messages and 64 MiB, whatever is asked for. One row for each lease, and a last one that tells how to go on: see popped.
+-- At most 10,000 messages and 64 MiB, whatever is asked for. Returns a row for each lease, and a last one that tells how to go on:
+-- see the type popped.
 --
 -- Writes: see claim and pop_group.
 create or replace function postbus.pop(
@@ -13,7 +13,7 @@ create or replace function postbus.pop(
     lease      interval default null,
     key        text default null,
     auto_ack   boolean default false,
-    floor      text default null,
+    scan_floor      text default null,
     max_bytes  bigint default 16777216
 ) returns setof postbus.popped
 language plpgsql security definer
@@ -27,13 +27,13 @@ begin
         perform postbus.check_member(member);
         perform postbus.check_cluster();
         return query
-        select * from postbus.pop_group(topic, group_name, member, least(max_count, 10000), lease, key, auto_ack, floor,
+        select * from postbus.pop_group(topic, group_name, member, least(max_count, 10000), lease, key, auto_ack, scan_floor,
                                         least(max_bytes, 67108864), clock_timestamp());
         return;
     elsif key is not null then
         perform postbus.refuse('PB402', 'a key is for groups', 'leave it out: messages of a queue are popped in their order');
     end if;
-    select * into _claimed from postbus.claim_as_of(topic, member, max_count, lease, floor, max_bytes, clock_timestamp());
+    select * into _claimed from postbus.claim_as_of(topic, member, max_count, lease, scan_floor, max_bytes, clock_timestamp());
     if _claimed.token is not null then
         if auto_ack then
             perform postbus.ack_leases(array[_claimed.token]);
@@ -56,6 +56,6 @@ begin
     _row := null;
     _row.more := _claimed.more;
     _row.next_due := _claimed.next_due;
-    _row.next_floor := _claimed.next_floor;
+    _row.next_scan_floor := _claimed.next_scan_floor;
     return next _row;
 end $$;

@@ -1,8 +1,8 @@
--- Takes up to max_count messages for a group from the topics of a namespace, of a task, or whose names fit a pattern: of that
--- topic in which something waits longest. See pop, and subscribe_scope, which comes first.
+-- Leases up to max_count messages for a group from the topics of a namespace, of a task, or with names that fit a pattern: from
+-- the topic in which something waits longest. See pop, and subscribe_scope, which has to be called first.
 --
--- It is a sign of life of the group in all of these topics: where it is DEAD, it comes back, for which the transaction must not
--- have written.
+-- The pop is a sign of life of the group in all of these topics. Where the group is DEAD, it comes back, for which the transaction
+-- must not have written.
 --
 -- Writes: scope_pop; see pop_group and note_life.
 create or replace function postbus.pop_scope(
@@ -25,7 +25,7 @@ declare
     _row   postbus.popped;
     _end   postbus.popped;
     _quiet bigint[];
-    _dead  jsonb := '{}';       -- the places of subscriptions that came back
+    _dead  jsonb := '{}';       -- the positions of subscriptions that came back
 begin
     perform postbus.check_cluster();
     perform postbus.check_scope(null, null, namespace, task, pattern);
@@ -52,17 +52,17 @@ begin
         perform postbus.check_fresh();
     end if;
     if _quiet <> '{}' then
-        select coalesce(jsonb_object_agg(n.subscription_id, n.place), '{}') into _dead from postbus.note_life(_quiet, _now) as n;
+        select coalesce(jsonb_object_agg(n.subscription_id, n.position), '{}') into _dead from postbus.note_life(_quiet, _now) as n;
     end if;
     for _topic in
-        select f.topic_name, f.subscription_id, shelf.due_at, waiting.since
+        select f.topic_name, f.subscription_id, buffer.due_at, waiting.since
           from postbus.topics_in_scope(_scope) as f
-          left join lateral (select r.due_at from postbus.retrying r
-                              where r.subscription_id = f.subscription_id and not r.parked order by r.due_at limit 1) as shelf on true
+          left join lateral (select r.due_at from postbus.deferred r
+                              where r.subscription_id = f.subscription_id and not r.parked order by r.due_at limit 1) as buffer on true
          cross join lateral (select case when _dead ? f.subscription_id::text then '-infinity'
-                                         when f.state = 'ACTIVE' then least(case when shelf.due_at <= _now then shelf.due_at end,
+                                         when f.state = 'ACTIVE' then least(case when buffer.due_at <= _now then buffer.due_at end,
                                                                             postbus.news_since(f.subscription_id)) end as since) as waiting
-         where waiting.since is not null or shelf.due_at is not null
+         where waiting.since is not null or buffer.due_at is not null
          order by waiting.since nulls last
     loop
         _end.next_due := least(_end.next_due, case when _topic.due_at > _now then _topic.due_at - _now end);

@@ -1,4 +1,4 @@
--- Finishes all that is open in leases. Returns the tokens of those that are lost.
+-- Acknowledges all open messages of leases. Returns the tokens of leases that are lost.
 --
 -- Writes: lease; see keep_finished.  Locks: lease rows in the order of their tokens, then busy_key.
 create or replace function postbus.ack_leases(tokens uuid[]) returns uuid[]
@@ -30,5 +30,5 @@ begin
     delete from postbus.lease l where l.token = any (_held);
     return array(select wanted.token from unnest(tokens) as wanted (token)
                   where wanted.token <> all (_held)
-                    and not exists (select from postbus.settle_shelved(wanted.token, null, 'done', null, null, null, null, clock_timestamp())));
+                    and not exists (select from postbus.settle_popped(wanted.token, null, 'done', null, null, null, null, clock_timestamp())));
 end $$;

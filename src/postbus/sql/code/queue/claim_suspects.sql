@@ -1,4 +1,4 @@
--- Leases messages of a queue that are suspected of having ended a process, apart from all others, now: see claim_suspects_as_of.
+-- Leases suspects of a queue, apart from all other messages: see claim_suspects_as_of.
 --
 -- Writes: see claim_suspects_as_of.
 create or replace function postbus.claim_suspects(

@@ -1,6 +1,6 @@
--- Prolongs leases to `lease` from now. Returns the tokens of those that are lost.
+-- Extends leases: each ends `lease` from now. Returns the tokens of leases that are lost.
 --
--- Writes: lease, retrying; see note_holders.  Locks: lease rows in the order of their tokens.
+-- Writes: lease, deferred; see note_signs_of_life.  Locks: lease rows in the order of their tokens.
 create or replace function postbus.extend(
     tokens uuid[],
     lease  interval
@@ -23,11 +23,11 @@ begin
     end if;
     _held := array(select l.token from postbus.lease l where l.token = any (tokens) order by l.token for update);
     update postbus.lease l set ends_at = _now + extend.lease where l.token = any (_held);
-    if cardinality(_held) < cardinality(tokens) then        -- those of groups, in the order of positions, as all who settle
-        perform postbus.note_holders(tokens, _now, at_once => true);
-        perform from postbus.retrying r where r.token = any (tokens) order by r.position, r.id for update;
+    if cardinality(_held) < cardinality(tokens) then        -- those of groups, in the order of sequences, as all who settle
+        perform postbus.note_signs_of_life(tokens, _now, at_once => true);
+        perform from postbus.deferred r where r.token = any (tokens) order by r.sequence, r.id for update;
         with extended as (
-            update postbus.retrying r set due_at = _now + extend.lease where r.token = any (tokens) returning r.token
+            update postbus.deferred r set due_at = _now + extend.lease where r.token = any (tokens) returning r.token
         )
         select _held || coalesce(array_agg(distinct e.token), '{}') into _held from extended e;
     end if;

@@ -1,5 +1,5 @@
--- The topics and groups of leases, for the HTTP server: some of its callers are limited to some. No group for a lease of a
--- queue, and no row for a lease that is over.
+-- The topics and groups of leases, for the HTTP server, which limits callers to some of these. The group is null for a queue.
+-- There is no row for a lease that has ended.
 create or replace function postbus.lease_owners(tokens uuid[]) returns table (token uuid, topic text, group_name text)
 language sql stable security definer
 set search_path = pg_catalog, pg_temp as $$
@@ -10,7 +10,7 @@ set search_path = pg_catalog, pg_temp as $$
      where l.token = any (tokens)
     union
     select r.token, t.name, s.group_name
-      from postbus.retrying r
+      from postbus.deferred r
       join postbus.subscription s on s.id = r.subscription_id
       join postbus.topic t on t.id = s.topic_id
      where r.token = any (tokens)

@@ -1,4 +1,4 @@
--- Takes back what is leased beyond the end of its lease, now: see return_expired_as_of.
+-- Returns messages whose lease has ended: see return_expired_as_of.
 --
 -- Writes: see return_expired_as_of.
 create or replace function postbus.return_expired(max_count integer default 1000, since timestamptz default '-infinity') returns bigint

@@ -1,5 +1,5 @@
--- Forgets a group's record of a scope: no further topics join by it, and who subscribes again is recorded anew. What it is
--- subscribed to stays, at its place; with `cancel` that is CANCELLED. Returns how many subscriptions are in the scope.
+-- Forgets a group's record of a scope: no further topics join by it, and a later subscription is recorded anew. Existing
+-- subscriptions stay where they are; with `cancel` they are CANCELLED. Returns how many there are in the scope.
 --
 -- Writes: scope; see change_group_state and note_action.
 create or replace function postbus.forget_scope(

@@ -1,4 +1,4 @@
--- The topics in a scope that a group is subscribed to and ACTIVE on. Nothing is recorded, and nobody joins: see subscribe_scope.
+-- The topics in a scope to which a group is subscribed and ACTIVE. Nothing is recorded, and nobody joins: see subscribe_scope.
 create or replace function postbus.group_topics(
     group_name text,
     topic      text default null,

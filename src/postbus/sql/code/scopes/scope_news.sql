@@ -1,6 +1,6 @@
--- What has come into scopes of groups, one per place in the arrays, that the caller does not know: topics with the group's
--- subscription, or without one where it has none yet, for which subscribe_scope is to be called. Those that are CANCELLED are
--- left out. Reads only, for all scopes of a process: it is asked again and again.
+-- What has come into scopes of groups, one for each index of the arrays, that the caller does not know: topics with the group's
+-- subscription, or without one if it has none yet, in which case subscribe_scope has to be called. CANCELLED subscriptions are
+-- left out. Only reads, for all scopes of a process, since it is asked again and again.
 create or replace function postbus.scope_news(
     group_names text[],
     topics      text[],

@@ -1,5 +1,5 @@
--- Pauses, or lets go on, a group in all topics of a scope: ACTIVE becomes PAUSED, PAUSED becomes ACTIVE; others stay as they are.
--- Returns how many have that state then.
+-- Pauses or resumes a group in all topics of a scope: ACTIVE becomes PAUSED, or PAUSED becomes ACTIVE; other states stay. Returns
+-- how many subscriptions have the new state.
 --
 -- Writes: see change_group_state and note_action.
 create or replace function postbus.set_scope_state(

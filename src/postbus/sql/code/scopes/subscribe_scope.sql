@@ -1,13 +1,12 @@
--- Subscribes a group to a scope: to all topics in it, and to those that come into it later. Where it starts is recorded once, at
--- the first call; later calls change on_failure and catch_up, if they give them, bring DEAD ones back, and join what is not
--- joined yet.
--- Returns what the group is subscribed to in the scope. To be called in a transaction of its own.
+-- Subscribes a group to a scope: to all topics in it, and to those that come into it later. Where the group starts is recorded
+-- once, at the first call. Later calls change on_failure and catch_up if they give them, bring DEAD subscriptions back, and join
+-- what is not joined yet. Returns what the group is subscribed to in the scope. Has to be called in a transaction of its own.
 --
--- mode new: messages of the last look_back, and all that are committed after this has returned; all: what is retained;
--- timestamp: what was published at start_at or later, and all that is committed later; message: the message with start_id, and
--- those with a higher id, of one topic or of one key of it.
+-- mode new: messages of the last look_back, and all that are committed after this has returned; all: what is retained; timestamp:
+-- what was published at start_at or later, and all that is committed later; message: the message with start_id, and those with a
+-- higher id, of one topic or of one key of it.
 --
--- For the audit log this is an action as subscribe is.
+-- The audit log has entries as for subscribe.
 --
 -- Writes: scope, subscription; see join_topic, bring_back and note_action.  Locks: an advisory lock for the transaction, for the first call.
 create or replace function postbus.subscribe_scope(
@@ -43,8 +42,8 @@ declare
     _is_new    boolean;
     _is_other  boolean := false;    -- than the record was
     _dead      bigint[];
-    _positions jsonb;
-    _place     postbus.log_place;
+    _sequences jsonb;
+    _position     postbus.log_position;
     _topic     postbus.topic;
     _joined    record;
     _told      jsonb := '{}';       -- by subscription: whether it is new, what it missed, and what of that is skipped
@@ -60,9 +59,9 @@ begin
     end if;
     _scope := postbus.as_scope(group_name, topic, key, namespace, task, pattern);
     _is_new := _scope.id is null;
-    -- A place of each storage, as in `here`: positions first, then the snapshot, then an own transaction id.
-    select jsonb_object_agg(s.id, postbus.last_position(s.id)) into _positions from postbus.storage s;
-    _place.snapshot := pg_current_snapshot();
+    -- A position of each storage, as in take_position: sequences first, then the snapshot, then an own transaction id.
+    select jsonb_object_agg(s.id, postbus.last_sequence(s.id)) into _sequences from postbus.log_storage s;
+    _position.snapshot := pg_current_snapshot();
     _dead := array(select f.subscription_id from postbus.topics_in_scope(_scope) as f where f.state = 'DEAD');
     if _is_new or _dead <> '{}' or exists (select from postbus.topics_in_scope(_scope) as f where f.subscription_id is null) then
         perform postbus.check_fresh();
@@ -96,9 +95,9 @@ begin
         select t.* from postbus.topics_in_scope(_scope) as f join postbus.topic t on t.id = f.topic_id
          where f.subscription_id is null or f.keys is not null or _is_new order by t.name
     loop
-        _place.position := coalesce((_positions ->> _topic.storage_id::text)::bigint, 0);
-        _place.txid := pg_current_xact_id();
-        select * into _joined from postbus.join_topic(_scope, _topic, _place, _is_new);
+        _position.sequence := coalesce((_sequences ->> _topic.storage_id::text)::bigint, 0);
+        _position.txid := pg_current_xact_id();
+        select * into _joined from postbus.join_topic(_scope, _topic, _position, _is_new);
         if _joined.subscription_id is not null then
             _told := _told || jsonb_build_object(_joined.subscription_id, jsonb_build_array(true, _joined.missed, _joined.skipped));
         end if;

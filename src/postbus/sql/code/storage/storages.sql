@@ -1,6 +1,6 @@
--- The storages of the log, for who sweeps them.
+-- The log storages, for those who sweep them.
 create or replace function postbus.storages() returns setof integer
 language sql stable security definer
 set search_path = pg_catalog, pg_temp as $$
-    select s.id from postbus.storage s order by s.id
+    select s.id from postbus.log_storage s order by s.id
 $$;

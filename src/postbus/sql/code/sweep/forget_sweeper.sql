@@ -1,4 +1,4 @@
--- Tells that a process no longer sweeps. It gives the secret that it gave when it began.
+-- Says that a process no longer sweeps. It gives the same secret as note_sweeper.
 --
 -- Writes: sweeper.
 create or replace function postbus.forget_sweeper(name text, secret uuid default null) returns void

@@ -1,5 +1,4 @@
--- Tells that a process sweeps, which consumes nothing: a server, or one that does nothing else. Those that consume send `heartbeat`,
--- which tells of the secret, too.
+-- Says that a process sweeps and consumes nothing. Processes that consume call `heartbeat`, which explains the secret.
 --
 -- Writes: sweeper.
 create or replace function postbus.note_sweeper(name text, host text, pid integer, secret uuid default null) returns void

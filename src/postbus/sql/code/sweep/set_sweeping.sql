@@ -1,12 +1,12 @@
--- Sets how sweeping is done, for all processes: a preset, and what is given besides. What is left out stays as it is.
+-- Sets how sweeping is done, for all processes: a preset and options. Options that are left out stay as they are.
 --
---   interval                how often finished messages, and parts of the log that nobody needs, are looked for
+--   interval                how often finished messages, and partitions that nobody needs, are looked for
 --   batch_size              rows that are removed at a time
 --   detection_interval      how often groups without heartbeats are looked for, at least five times per heartbeat_timeout
 --   heartbeat_timeout       how long without a heartbeat makes a group DEAD: the default of new topics
 --   subscription_retention  how long DEAD and CANCELLED subscriptions are kept
---   audit_retention         how long entries of the audit log are kept, at least 30 days: so nobody who may set it gets rid of what was
---                           just noted. No preset changes it.
+--   audit_retention         how long entries of the audit log are kept, at least 30 days, so that nobody can remove what was just noted; no
+--                           preset changes it
 --
 -- Writes: sweep_setting, topic (the defaults); see note_change.
 create or replace function postbus.set_sweeping(options jsonb) returns void

@@ -1,4 +1,4 @@
--- Removes what is no longer needed now: see sweep_as_of.
+-- Removes what is no longer needed: see sweep_as_of.
 --
 -- Writes: see sweep_as_of.
 create or replace function postbus.sweep(

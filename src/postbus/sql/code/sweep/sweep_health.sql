@@ -1,4 +1,4 @@
--- Whether sweeping keeps up now, and if not, why: see sweep_health_as_of.
+-- Whether sweeping keeps up, and if not, why: see sweep_health_as_of.
 create or replace function postbus.sweep_health(
     max_backlog bigint default 1000000,
     out healthy           boolean,
@@ -6,8 +6,8 @@ create or replace function postbus.sweep_health(
     out backlog           bigint,
     out finished_rows     bigint,
     out finished_messages bigint,
-    out leaves            bigint,
-    out leaf_messages     bigint,
+    out partitions            bigint,
+    out partition_messages     bigint,
     out published_rate    double precision,
     out swept_rate        double precision,
     out processes         bigint

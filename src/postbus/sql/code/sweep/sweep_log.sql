@@ -1,4 +1,4 @@
--- Keeps the log of one storage going, a step at a time, now: see sweep_log_as_of.
+-- Maintains one log storage, a step at a time: see sweep_log_as_of.
 --
 -- Writes: see sweep_log_as_of.
 create or replace function postbus.sweep_log(

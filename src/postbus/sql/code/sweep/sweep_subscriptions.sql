@@ -1,4 +1,4 @@
--- Removes subscriptions that ended, or died, long ago, by now: see sweep_subscriptions_as_of.
+-- Removes subscriptions that ended or died long ago: see sweep_subscriptions_as_of.
 --
 -- Writes: see sweep_subscriptions_as_of.
 create or replace function postbus.sweep_subscriptions(if_due boolean default false) returns bigint

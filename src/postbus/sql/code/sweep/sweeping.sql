@@ -1,4 +1,4 @@
--- How sweeping is set, for all processes. heartbeat_timeout is the default of new topics.
+-- The settings of sweeping, for all processes. heartbeat_timeout is the default of new topics.
 create or replace function postbus.sweeping(
     out "interval"             interval,
     out batch_size             integer,

@@ -1,9 +1,9 @@
--- Goes on with queues that became PUB_SUB: lets the groups of those that are worked off begin, and gives what comes late to
--- the heir. Any process may call it at any time. Tells what is waited for, of all of them or of one topic.
+-- Continues moves of queues to PUB_SUB: lets groups begin whose queue is empty, and gives late messages to the heir. Any process
+-- may call it at any time. Returns what is waited for, in all moves or that of one topic.
 --
--- Transactions that have read the topic's row before the change committed may have published to the queue, or are just about
--- to. Each of them has a lock on the table `topic` up to its end, so those who have one after the change are waited for.
--- Only a transaction that is REPEATABLE READ, and older than the change, can come later; then its messages go to the heir.
+-- A transaction that read the topic's row before the change committed may have published to the queue, or be about to. Each such
+-- transaction has a lock on the table `topic` until it ends, so those that have one after the change are waited for. Only a
+-- REPEATABLE READ transaction older than the change can come later; then its messages go to the heir.
 --
 -- Writes: moving, subscription, busy_key; see hand_over.  Locks: moving rows (skip locked).
 create or replace function postbus.continue_moves(name text default null)

@@ -1,5 +1,5 @@
--- Deletes a topic. Refuses one that has messages, unless `force` is given: then they are deleted too,
--- dead letters included, and whoever holds some of them has lost the lease.
+-- Deletes a topic. Refuses a topic that has messages, unless `force` is given: then they are deleted too, dead letters included,
+-- and leases on them are lost.
 --
 -- Writes: topic and all that belongs to it; see note_action.  Locks: the topic's row.
 create or replace function postbus.delete_topic(name text, force boolean default false) returns void

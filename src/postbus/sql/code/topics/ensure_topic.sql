@@ -1,4 +1,4 @@
--- Gives a topic a row, with default options, unless it has one: so that it is listed, and can be paused.
+-- Gives a topic a row with default options, unless it has one, so that it is listed and can be paused.
 --
 -- Writes: topic.
 create or replace function postbus.ensure_topic(name text) returns void

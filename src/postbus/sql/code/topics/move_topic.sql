@@ -1,10 +1,10 @@
--- Makes a PUB_SUB topic of a QUEUE while producers and consumers go on. From its commit on messages go to the log. Those that
--- are in the queue, or are put there by transactions that have begun to publish, are still done by the queue's consumers; the
--- groups that are named here wait for that, and then begin with the first message of the log: see continue_moves.
+-- Makes a QUEUE a PUB_SUB topic while producers and consumers go on. From its commit on, messages go to the log. Messages that are
+-- in the queue, or that transactions which have begun to publish put there, are still handled by the queue's consumers. The groups
+-- that are named here wait for that, and then begin with the first message of the log: see continue_moves.
 --
--- The first group is the heir of what nobody takes from the queue; with hand_over it gets all of it. Returns what is left in
--- the queue, and how much of it uses what a log does not have. With dry_run nothing changes. It may be repeated while the
--- queue is worked off: see repeat_move.
+-- The first group is the heir of what nobody takes from the queue; with hand_over it gets all of it. Returns what is left in the
+-- queue, and how much of it uses what a log does not have. With dry_run nothing changes. May be repeated while messages are left
+-- in the queue: see repeat_move.
 --
 -- Writes: topic; see begin_subscription, join_scopes, storage_for, begin_move, repeat_move and note_action.  Locks: the topic's row.
 create or replace function postbus.move_topic(
@@ -24,7 +24,7 @@ set search_path = pg_catalog, pg_temp as $$
 declare
     _topic postbus.topic := postbus.existing_topic(name);
     _after postbus.topic;
-    _start postbus.log_place := row(0, '2', '3:3:');        -- before the first message: the log has none of this topic yet
+    _start postbus.log_position := row(0, '2', '3:3:');        -- before the first message: the log has none of this topic yet
     _new   postbus.subscription;
     _group text;
     _id    bigint;

@@ -1,4 +1,4 @@
--- Pauses a topic: what is published waits, nothing more is claimed. Pausing twice changes nothing.
+-- Pauses a topic: published messages wait, and nothing is claimed. Pausing twice changes nothing.
 --
 -- Writes: topic; see note_action.
 create or replace function postbus.pause_topic(name text) returns void

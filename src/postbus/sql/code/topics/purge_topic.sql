@@ -1,5 +1,5 @@
--- Deletes the messages of a topic that wait to be claimed, now or later. What is leased goes on.
--- Returns how many there are; with dry_run it only counts.
+-- Deletes the messages of a topic that wait to be claimed, now or later. Leased messages stay. Returns how many there are; with
+-- dry_run it only counts.
 --
 -- Writes: queued, delayed, busy_key; see note_action.  Locks: the rows it deletes (skip locked), then busy_key rows.
 create or replace function postbus.purge_topic(name text, dry_run boolean default false) returns bigint

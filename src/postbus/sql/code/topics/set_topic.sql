@@ -1,5 +1,5 @@
--- Changes options of a topic. Groups into whose scopes it comes by that are subscribed. Whatever its retention becomes, a topic
--- stays in the storage that it was created in; leaves of a storage of its own last accordingly.
+-- Changes options of a topic. Subscribes groups into whose scopes it comes by that. A topic stays in the log storage that it was
+-- created in, whatever its retention becomes; the partitions of its own log storage last accordingly.
 --
 -- Writes: storage; see save_topic, storage_for, begin_move, join_scopes and note_change.  Locks: the topic's row.
 create or replace function postbus.set_topic(name text, options jsonb) returns postbus.topic
@@ -27,7 +27,7 @@ begin
                 'they decide where messages are: create another topic');
         end if;
         if (_after.retention, _after.zero_subscription_retention) <> (_before.retention, _before.zero_subscription_retention) then
-            update postbus.storage s set period = postbus.own_period(_after) where s.topic_id = _after.id;
+            update postbus.log_storage s set period = postbus.own_period(_after) where s.topic_id = _after.id;
         end if;
     end if;
     perform postbus.save_topic(_after);

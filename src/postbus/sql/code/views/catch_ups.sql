@@ -1,5 +1,5 @@
--- History that groups work through, or have worked through. rate is that of the last ten seconds, in messages per
--- second; eta when it ends if it goes on like that.
+-- History that groups work through, or have worked through. rate is that of the last ten seconds, in messages per second; eta is
+-- when it ends at that rate.
 create or replace view postbus.catch_ups as
 select t.name as topic, s.group_name, s.catch_up_of as group_subscription_id, u.subscription_id, u.reason, u.status, u.total,
        coalesce(u.processed, done.messages, 0) as processed, u.skipped, u.started_at, u.ended_at, recent.rate,

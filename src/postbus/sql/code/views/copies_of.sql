@@ -1,5 +1,5 @@
--- What groups keep of a message of the log for themselves: to be tried again, waiting behind one of its key, or given up.
--- They have that also when the log has dropped the message. The columns from status on are those of delivery.
+-- Deferred messages and dead letters of groups, of one message of the log. Groups have these even if the log has dropped the
+-- message. The columns from status on are those of delivery.
 create or replace function postbus.copies_of(topic text, id bigint) returns table (
     published_at    timestamptz,
     key             text,
@@ -21,7 +21,7 @@ set search_path = pg_catalog, pg_temp as $$
            case when r.parked then 'WAITING' else 'RETRYING' end, null::timestamptz, r.attempts, r.last_error, l.holder
       from postbus.subscription s
       join postbus.lane l on l.subscription_id = s.id
-      join postbus.retrying r on r.subscription_id = s.id and r.lane = l.lane and r.id = copies_of.id
+      join postbus.deferred r on r.subscription_id = s.id and r.lane = l.lane and r.id = copies_of.id
      where s.topic_id = postbus.topic_id(copies_of.topic)
     union all
     select d.published_at, d.key, d.correlation_id, d.content_type, d.headers, d.payload, s.id, s.group_name, 'DEAD', d.died_at, d.attempts,

@@ -1,4 +1,4 @@
--- The dead letters, with the reason. Ask by topic_id (postbus.topic_id(name)), which has an index.
+-- The dead letters, with the reason. Filter by topic_id (postbus.topic_id(name)), which has an index.
 create or replace view postbus.dead_letters as
 select known.name as topic,
        (select s.group_name from postbus.subscription s where s.id = d.subscription_id) as group_name,

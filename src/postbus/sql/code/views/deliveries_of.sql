@@ -1,4 +1,4 @@
--- What became of one message of the log at every group, also at those that have ended: see fates and delivery.
+-- What became of one message of the log at every group, including groups that have ended: see delivery_statuses and delivery.
 create or replace function postbus.deliveries_of(topic text, id bigint) returns table (
     subscription_id bigint,
     group_name      text,
@@ -15,14 +15,14 @@ set search_path = pg_catalog, pg_temp as $$
 declare
     _topic   postbus.topic := postbus.topic_options(topic);
     _found   record;
-    _segment postbus.looked_at;
+    _segment postbus.segment_ref;
 begin
     select * into _found from postbus.find_message(topic, id);
-    _segment := row(_found.position, _found.lane, _found.txid, _found.count, _found.published_at)::postbus.looked_at;
+    _segment := row(_found.sequence, _found.lane, _found.txid, _found.count, _found.published_at)::postbus.segment_ref;
     return query
         select f.subscription_id, f.group_name, f.required, f.status, d.settled_at, d.worker, d.attempts, d.last_error, d.holder
-          from postbus.fates(_topic.id, array[_segment],
-                             postbus.oddities(_topic, (_segment.position >> 43)::integer, deliveries_of.id, deliveries_of.id)) as f
+          from postbus.delivery_statuses(_topic.id, array[_segment],
+                             postbus.message_facts(_topic, (_segment.sequence >> 43)::integer, deliveries_of.id, deliveries_of.id)) as f
          cross join lateral postbus.delivery(_topic, _segment, _found.index, f.group_name, f.status, f.is_before) as d
          where _found.index between f.first_index and f.last_index
            and (f.required or f.status <> 'SKIPPED' or exists (select from postbus.subscription living

@@ -1,7 +1,7 @@
 -- The same as `delivery`, for views.
 create or replace function postbus.delivery_at(
     topic_id        bigint,
-    segment         postbus.looked_at,
+    segment         postbus.segment_ref,
     index           integer,
     group_name      text,
     status          text,

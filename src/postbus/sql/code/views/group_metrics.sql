@@ -1,5 +1,5 @@
--- What a group has done and how fast it is, in figures. handling_ms is how long a handler takes for a message, on
--- average; rate is that of the last minute, in messages per second, told by the ledger: see current_cursor.
+-- What a group has done and how fast it is, in figures. handling_ms is how long a handler takes for a message, on average; rate is
+-- that of the last minute, in messages per second, computed from the ledger: see current_cursor.
 create or replace function postbus.group_metrics(
     topic                 text,
     group_name            text,

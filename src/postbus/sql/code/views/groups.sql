@@ -1,11 +1,12 @@
--- Every subscription of a group to a topic, with what it has done and what is before it. lag is what was counted
--- behind the publishers, and so may trail by some seconds; lag_seconds is the age of the oldest message before it.
--- pending is all that is left for it to do: before it, in its history, and to be tried again.
+-- Every subscription of a group to a topic, with what it has done and what is before it. lag is counted behind the publishers, and
+-- so may be late by some seconds; lag_seconds is the age of the oldest message before the group. pending is all that is left to
+-- do: before the group, in its history, and deferred.
 --
--- healthy says whether somebody should look after it, and problem why: it is DEAD, near its heartbeat timeout (80 %), or has made
--- no progress for as long as that though messages wait; or the sink that it relays to is away; or it fails, or is behind, or was
--- stopped for longer than its health_limits allow. A group that was stopped as planned is healthy until then. PAUSED is healthy,
--- unless the group has waited longer than its timeout for the queue that its topic was. It is null for CANCELLED ones.
+-- healthy says whether somebody should look after the group, and problem why: it is DEAD, near its heartbeat timeout (80 %), or
+-- has made no progress for as long as that though messages wait; the sink that it relays to is away; or it fails, is behind, or
+-- was stopped for longer than its health_limits allow. A group that was stopped in an orderly way is healthy until then. PAUSED is
+-- healthy, unless the group has waited for longer than its timeout for the queue that its topic was. healthy is null for CANCELLED
+-- groups.
 create or replace view postbus.groups as
 select t.name as topic, s.group_name, s.id as subscription_id, s.state, s.start, s.start_at, s.start_id, s.on_failure, s.subscribed_at,
        s.state_changed_at, s.seen_at, t.lanes, lanes.held as lanes_held, lanes.workers, progress.progressed_at,
@@ -35,9 +36,9 @@ select t.name as topic, s.group_name, s.id as subscription_id, s.state, s.start,
  cross join lateral (select sum(m.processed)::bigint as processed, sum(m.failed)::bigint as failed, sum(m.filtered)::bigint as filtered,
                             sum(m.in_flight)::bigint as in_flight, array_agg(m.name order by m.name) as names
                        from postbus.member m where m.subscription_id = s.id) as members
- cross join lateral (select count(*) filter (where not r.parked and r.token is null and (r.attempts > 0 or not r.shelved)) as retrying,
-                            count(*) filter (where r.parked and (r.attempts > 0 or not r.shelved)) as parked, count(r.token) as popped
-                       from postbus.retrying r where r.subscription_id = s.id) as waiting
+ cross join lateral (select count(*) filter (where not r.parked and r.token is null and (r.attempts > 0 or not r.buffered)) as retrying,
+                            count(*) filter (where r.parked and (r.attempts > 0 or not r.buffered)) as parked, count(r.token) as popped
+                       from postbus.deferred r where r.subscription_id = s.id) as waiting
  cross join lateral (select count(*) as count from postbus.dead_letter d where d.topic_id = s.topic_id and d.subscription_id = s.id) as dead
  cross join lateral (select sum(l.messages)::bigint as messages, max(l.at) as at from postbus.loss l where l.subscription_id = s.id) as lost
   left join lateral (select u.status, u.total - u.processed as messages from postbus.catch_ups u

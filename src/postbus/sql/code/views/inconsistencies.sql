@@ -1,11 +1,11 @@
--- What should never be: rows of groups that do not fit together. Each with an explanation of what is wrong.
+-- What should never be: rows of groups that do not fit together, each with an explanation.
 create or replace function postbus.inconsistencies()
 returns table (kind text, topic text, group_name text, subscription_id bigint, explanation text)
 language sql stable security definer
 set search_path = pg_catalog, pg_temp as $$
     with known as (
         select s.id, s.topic_id, s.group_name, s.state, s.catch_up_of, t.name as topic, t.lanes, t.storage_id, u.status as catch_up,
-               -- A history that was cancelled can go on, so it keeps its place.
+               -- A history that was cancelled can go on, so it keeps its position.
                s.state <> 'CANCELLED' or coalesce(u.status, '') = 'CANCELLED' as may_have_lanes
           from postbus.subscription s
           left join postbus.topic t on t.id = s.topic_id
@@ -32,7 +32,7 @@ set search_path = pg_catalog, pg_temp as $$
          group by c.subscription_id, c.lane
         union all
         select 'retrying', r.subscription_id, format('%s messages wait to be tried again by a subscription that has ended or is not there', count(*))
-          from postbus.retrying r left join known k on k.id = r.subscription_id where k.may_have_lanes is not true
+          from postbus.deferred r left join known k on k.id = r.subscription_id where k.may_have_lanes is not true
          group by r.subscription_id
         union all
         select 'catch-up', u.subscription_id, 'it is in progress, and the subscription that reads it has ended or is not there'

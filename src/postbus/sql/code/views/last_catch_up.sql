@@ -1,4 +1,4 @@
--- The last history that a group has worked through, or does.
+-- The history that a group works through, or the last one that it has worked through.
 create or replace function postbus.last_catch_up(
     subscription_id bigint,
     out status      text,

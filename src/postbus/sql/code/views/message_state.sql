@@ -1,4 +1,4 @@
--- The groups that a message of the log is required for, those that have completed it, and its status: see states.
+-- The groups that are required for a message of the log, those that have completed it, and its status: see states.
 create or replace function postbus.message_state(
     topic          text,
     id             bigint,
@@ -12,13 +12,13 @@ set search_path = pg_catalog, pg_temp as $$
 declare
     _topic   postbus.topic := postbus.topic_options(topic);
     _found   record;
-    _segment postbus.looked_at;
+    _segment postbus.segment_ref;
 begin
     select * into _found from postbus.find_message(topic, id);
-    _segment := row(_found.position, _found.lane, _found.txid, _found.count, _found.published_at)::postbus.looked_at;
+    _segment := row(_found.sequence, _found.lane, _found.txid, _found.count, _found.published_at)::postbus.segment_ref;
     select s.required, s.completed, s.status into required, completed, status
       from postbus.states(_topic.id, array[_segment],
-                          postbus.oddities(_topic, (_segment.position >> 43)::integer, message_state.id, message_state.id)) as s
+                          postbus.message_facts(_topic, (_segment.sequence >> 43)::integer, message_state.id, message_state.id)) as s
      where _found.index between s.first_index and s.last_index;
     required := coalesce(required, '{}');
     completed := coalesce(completed, '{}');

@@ -1,5 +1,5 @@
--- Every message that Postbus still has, one row each, with where it is. Ask by topic_id (postbus.topic_id(name)), which has
--- indexes: by topic the messages of all topics are looked at.
+-- Every message that Postbus still has, one row each, with where it is. Filter by topic_id (postbus.topic_id(name)), which has
+-- indexes; a filter by topic looks at the messages of all topics.
 create or replace view postbus.messages as
 with one as (
     select topic_id, 'waiting' as state, id, published_at, attempts, priority, key,

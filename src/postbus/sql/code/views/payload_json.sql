@@ -1,4 +1,4 @@
--- A payload as jsonb where it is JSON that jsonb can hold, else null.
+-- A payload as jsonb if it is JSON that jsonb can hold, otherwise null.
 create or replace function postbus.payload_json(payload bytea, content_type text) returns jsonb
 language plpgsql immutable
 set search_path = pg_catalog, pg_temp as $$

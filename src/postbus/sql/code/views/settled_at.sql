@@ -1,7 +1,8 @@
--- When a message was settled by the last of the groups that it was required for. Null while it is PENDING or PROCESSING, and without receipts.
+-- When a message was settled by the last of the groups that were required for it. Null while it is PENDING or PROCESSING, and
+-- without receipts.
 create or replace function postbus.settled_at(
     topic_id  bigint,
-    segment   postbus.looked_at,
+    segment   postbus.segment_ref,
     index     integer,
     required  text[],
     completed text[],

@@ -1,4 +1,4 @@
--- Sinks that relays cannot reach: since when, and the last error. Of processes that live: one that died tells no more.
+-- Sinks that relays of living processes cannot reach: since when, and the last error.
 create or replace view postbus.sinks_away as
 select a.topic, nullif(a.group_name, '') as group_name, a.process, a.sink, a.since, a.told_at, a.error
   from postbus.sink_away a

@@ -1,6 +1,6 @@
--- What all messages of a topic are: see states. Messages of a topic that never had a group are PENDING, and for nobody.
+-- The states of all messages of a topic: see states. Messages of a topic that never had a group are PENDING, and for nobody.
 create or replace function postbus.states_of_topic(topic_id bigint) returns table (
-    "position"  bigint,
+    sequence  bigint,
     first_index integer,
     last_index  integer,
     required    text[],
@@ -16,21 +16,21 @@ set work_mem = '64MB' as $$
 #variable_conflict use_column
 declare
     _topic postbus.topic;
-    _odd   postbus.oddity[];
+    _facts   postbus.message_fact[];
 begin
     select * into _topic from postbus.topic t where t.id = states_of_topic.topic_id and t.storage_id is not null;
     if not postbus.has_segments(_topic) then
         return;
     end if;
-    _odd := postbus.oddities(_topic);
+    _facts := postbus.message_facts(_topic);
     return query
         with segment as materialized (
-            select s.* from postbus.alike(_topic, array(select o.id >> 10 from unnest(_odd) as o)) as s
+            select s.* from postbus.representatives(_topic, array(select o.id >> 10 from unnest(_facts) as o)) as s
         ), told as (
-            select f.* from postbus.states(_topic.id, array(select row(s.position, s.lane, s.txid, s.count, s.published_at)::postbus.looked_at
-                                                              from segment s where s.position = s.model), _odd) as f
+            select f.* from postbus.states(_topic.id, array(select row(s.sequence, s.lane, s.txid, s.count, s.published_at)::postbus.segment_ref
+                                                              from segment s where s.sequence = s.model), _facts) as f
         )
-        select s.position, coalesce(t.first_index, 0), case when s.position = s.model then coalesce(t.last_index, s.count - 1) else s.count - 1 end,
+        select s.sequence, coalesce(t.first_index, 0), case when s.sequence = s.model then coalesce(t.last_index, s.count - 1) else s.count - 1 end,
                coalesce(t.required, '{}'), coalesce(t.completed, '{}'), coalesce(t.status, 'PENDING'), coalesce(t.wanted, false)
-          from segment s left join told t on t.position = s.model;
+          from segment s left join told t on t.sequence = s.model;
 end $$;

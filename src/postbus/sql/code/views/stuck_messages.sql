@@ -1,6 +1,6 @@
--- Topics that have messages which were published longer ago than older_than, and which a live group has not settled,
--- though it was subscribed all that time. Cheap: it asks for lags and the oldest message of each group, and looks at none.
--- So messages is what the group that is furthest behind has before it, with younger ones, and what it tries again.
+-- Topics that have messages which were published longer ago than older_than, and which a live group has not settled, though it was
+-- subscribed all that time. Cheap: computed from the lag and the oldest message of each group. So `messages` is what the group
+-- that is furthest behind has before it, younger ones included, and what it retries.
 create or replace function postbus.stuck_messages(older_than interval default '1 hour')
 returns table (topic text, groups text[], messages bigint, oldest_at timestamptz)
 language sql stable security definer
@@ -11,7 +11,7 @@ set search_path = pg_catalog, pg_temp as $$
       join postbus.topic t on t.id = s.topic_id
      cross join lateral postbus.group_lag(s.id) as before
      cross join lateral (select count(*) as count, min(r.published_at) as oldest_at
-                           from postbus.retrying r where r.subscription_id = s.id) as waiting
+                           from postbus.deferred r where r.subscription_id = s.id) as waiting
      where s.state in ('ACTIVE', 'PAUSED') and s.catch_up_of is null and s.subscribed_at < clock_timestamp() - older_than
        and least(before.oldest_at, waiting.oldest_at) < clock_timestamp() - older_than
      group by t.name order by t.name

@@ -1,6 +1,6 @@
--- What each job of sweeping has done, in all processes. Runs that found nothing to do are noted once per interval only.
--- removed: of return_expired, messages that went back; of sweep, finished rows, deduplication keys and records of the
--- inbox; of sweep_log, rows of the ledger; of detect_dead, groups; of drop_leaves, messages; of subscriptions, subscriptions.
+-- What each job of sweeping has done, in all processes. Runs that found nothing to do are noted once per interval only. removed
+-- counts, for return_expired, returned messages; for sweep, finished rows, deduplication keys and inbox records; for sweep_log,
+-- rows of the ledger; for detect_dead, groups; for drop_partitions, messages; for subscriptions, subscriptions.
 create or replace view postbus.sweep_jobs as
 select j.job, sum(j.runs)::bigint as runs, max(j.started_at) as started_at,
        (array_agg(j.took order by j.started_at desc nulls last))[1] as took,

@@ -1,4 +1,4 @@
--- Refuses patterns of names, of topics or of groups, that a token cannot be limited to.
+-- Refuses patterns of topic or group names to which a token cannot be limited.
 create or replace function postbus.check_patterns(patterns text[], kind text) returns void
 language plpgsql as $$
 declare

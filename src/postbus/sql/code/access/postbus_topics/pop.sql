@@ -9,11 +9,11 @@ create or replace function postbus_topics.pop(
     lease      interval default null,
     key        text default null,
     auto_ack   boolean default false,
-    floor      text default null
+    scan_floor      text default null
 ) returns setof postbus.popped
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp as $$
 begin
     perform postbus.check_granted('consume', topic);
-    return query select * from postbus.pop(topic, group_name, member, max_count, lease, key, auto_ack, floor);
+    return query select * from postbus.pop(topic, group_name, member, max_count, lease, key, auto_ack, scan_floor);
 end $$;

@@ -1,4 +1,4 @@
--- Whether the caller may manage groups. What consumers may do as well is an action for the audit log only if such a caller does it:
+-- Whether the caller may manage groups. What consumers may do as well is noted in the audit log only for such callers, so that
 -- nobody else can fill the log.
 create or replace function postbus.is_manager() returns boolean
 language sql stable

@@ -1,4 +1,4 @@
--- Notes an action that changes options: those that have changed, before and after. Without any, nothing is noted.
+-- Notes an action that changes options, with those that have changed, before and after. If none has, nothing is noted.
 --
 -- Writes: see note_action.
 create or replace function postbus.note_change(

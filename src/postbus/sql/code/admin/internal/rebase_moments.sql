@@ -1,8 +1,9 @@
--- Renumbers what tells in which order groups joined, were set elsewhere, died, and settled single messages: the transactions of the other
--- server mean nothing here. The order stays, and all of it lies before what happens from now on.
+-- Renumbers the transaction ids that tell in which order groups joined, were set elsewhere, died, and settled single messages,
+-- since those of the other server mean nothing here. The order stays, and all of it lies before what happens from now on.
 --
--- Each moment of a joining has a number, the next ones lower: a transaction that it does not show gets the number of the last such joining.
--- Between these numbers there is one for deaths. What lies too far back for the transactions that there have been here is one moment.
+-- Each joining has a number, and the next lower ones belong to it: a transaction that a joining does not show gets the number of
+-- the last such joining. Between these numbers there is one for deaths. What lies too far back for the number of transactions that
+-- this server has had becomes one moment.
 --
 -- Writes: stretch, joining, receipt.
 create or replace function postbus.rebase_moments() returns void
@@ -29,10 +30,10 @@ begin
            set txid = coalesce(_numbers[width_bucket(coalesce((select o.until from open o where o.txid = st.txid), st.txid), _moments)], 3)
                       ::text::xid8,
                died = case when st.died is null or ((st.died).snapshot)::text = '3:3:' then st.died      -- that shows nothing
-                           else row((st.died).position, '2', format('%1$s:%1$s:', (
+                           else row((st.died).sequence, '2', format('%1$s:%1$s:', (
                                     select coalesce(_numbers[n] + (_moments[n] <> pg_snapshot_xmax((st.died).snapshot))::integer,
                                                     greatest(_before - 2 * cardinality(_moments), 6) - 1)
-                                      from width_bucket(pg_snapshot_xmax((st.died).snapshot), _moments) as n)))::postbus.log_place end
+                                      from width_bucket(pg_snapshot_xmax((st.died).snapshot), _moments) as n)))::postbus.log_position end
          where st.topic_id = _topic_id;
         update postbus.joining j
            set snapshot = format('%1$s:%1$s:', _numbers[array_position(_moments, pg_snapshot_xmax(j.snapshot))])::pg_snapshot

@@ -1,11 +1,11 @@
--- How a group works through history, complete: a preset, and what is given besides, as numbers, and the latency in
--- milliseconds. Refuses what makes no sense.
+-- How a group works through history, complete: a preset and options, as numbers, the latency in milliseconds. Refuses invalid
+-- options.
 --
 --   batch_size      messages per read
 --   max_messages    how many of the newest are worked through; null, the default: all
---   max_rate        messages per second, for the whole group; null: as fast as it goes
+--   max_rate        messages per second, for the whole group; null: as fast as possible
 --   target_latency  the p95 of its own statements above which it slows down
---   beside_from     up to this many messages come first and in order with what is published now; more come beside it
+--   beside_from     up to this many messages come first and in order with new ones; more are worked through beside them
 create or replace function postbus.catch_up_options(options jsonb) returns jsonb
 language plpgsql as $$
 declare

@@ -1,4 +1,4 @@
--- Ends the catch-ups that have come to their end and have nothing left to be tried again. Returns how many.
+-- Ends catch-ups that have come to their end and have no deferred messages left. Returns how many.
 --
 -- Writes: see end_subscription.  Locks: subscription rows (skip locked).
 create or replace function postbus.finish_catch_ups(storage_id integer) returns bigint
@@ -14,9 +14,9 @@ begin
          where u.status = 'IN_PROGRESS' and t.storage_id = finish_catch_ups.storage_id
            and not exists (select from postbus.current_cursor c
                             where c.subscription_id = s.id
-                              and ((c.cursor).target is not null or ((c.cursor).seen).position <> ((c.cursor).until).position
+                              and ((c.cursor).target is not null or ((c.cursor).seen).sequence <> ((c.cursor).until).sequence
                                    or ((c.cursor).seen).snapshot::text <> ((c.cursor).until).snapshot::text))
-           and not exists (select from postbus.retrying r where r.subscription_id = s.id)
+           and not exists (select from postbus.deferred r where r.subscription_id = s.id)
            for no key update of s skip locked
     loop
         perform postbus.end_subscription(_id, 'COMPLETED');

@@ -1,5 +1,5 @@
--- Whether a cursor is past a closed leaf, so that nothing of the leaf need be looked at.
-create or replace function postbus.has_passed(cursor postbus.log_cursor, leaf postbus.log_leaf) returns boolean
+-- Whether a cursor is past a closed partition, so that nothing in it has to be looked at.
+create or replace function postbus.has_passed(cursor postbus.log_cursor, partition postbus.log_partition) returns boolean
 language sql immutable parallel safe
-return ((cursor).target is null and ((cursor).seen).position >= ((leaf).epoch + 1)::bigint << 43
-        and pg_snapshot_xmin(((cursor).seen).snapshot) >= (leaf).closed_txid) is true;
+return ((cursor).target is null and ((cursor).seen).sequence >= ((partition).epoch + 1)::bigint << 43
+        and pg_snapshot_xmin(((cursor).seen).snapshot) >= (partition).closed_txid) is true;

@@ -1,4 +1,4 @@
--- Refuses delays that are negative, or end at a time that does not exist.
+-- Refuses a delay that is negative, or ends at a time that does not exist.
 create or replace function postbus.check_delay(delay interval) returns void
 language plpgsql as $$
 begin

@@ -1,4 +1,4 @@
--- Refuses to go on with a snapshot of the whole transaction: order per key needs one per statement.
+-- Refuses a transaction that has one snapshot for all of its statements: order per key needs one for each.
 create or replace function postbus.check_isolation() returns void
 language plpgsql as $$
 begin

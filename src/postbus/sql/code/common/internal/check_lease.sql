@@ -1,4 +1,4 @@
--- Refuses leases that end at once, or at a time that does not exist.
+-- Refuses a lease that ends at once, or at a time that does not exist.
 create or replace function postbus.check_lease(lease interval) returns void
 language plpgsql as $$
 begin

@@ -1,4 +1,4 @@
--- Refuses names of members that are none, or too long for an index.
+-- Refuses a member's name that is empty, or too long for an index.
 create or replace function postbus.check_member(member text) returns void
 language plpgsql as $$
 begin

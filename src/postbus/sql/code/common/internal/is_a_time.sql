@@ -1,4 +1,4 @@
--- Whether a time is one that every client can read: neither infinite, nor before the year 1, nor after the year 9999.
+-- Whether every client can read a time: it is finite, and lies in the years 1 to 9999.
 create or replace function postbus.is_a_time(at timestamptz) returns boolean
 language sql immutable as $$
     select at between to_timestamp(-62135510400) and to_timestamp(253402214400)

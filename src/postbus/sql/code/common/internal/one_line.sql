@@ -1,5 +1,5 @@
--- A text as one line of at most 200 characters, without anything that a terminal would obey or that changes the direction of
--- writing: ? stands for each such character.
+-- A text as one line of at most 200 characters. ? stands for each character that a terminal would obey, or that changes the
+-- direction of writing.
 create or replace function postbus.one_line(said text) returns text
 language plpgsql stable
 set search_path = pg_catalog, pg_temp as $$

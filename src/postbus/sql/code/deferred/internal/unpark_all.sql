@@ -1,15 +1,15 @@
--- Lets the first message of each key go on that waits behind nothing any more, of all keys of a subscription: see unpark_retrying.
+-- The same as unpark_next, for all keys of a subscription.
 --
--- Writes: retrying.
+-- Writes: deferred.
 create or replace function postbus.unpark_all(subscription_id bigint) returns void
 language plpgsql as $$
 declare
     _line record;
 begin
     for _line in
-        select r.lane, array_agg(distinct r.key) as keys from postbus.retrying r
+        select r.lane, array_agg(distinct r.key) as keys from postbus.deferred r
          where r.subscription_id = unpark_all.subscription_id and r.parked group by r.lane
     loop
-        perform postbus.unpark_retrying(unpark_all.subscription_id, _line.lane, _line.keys, clock_timestamp());
+        perform postbus.unpark_next(unpark_all.subscription_id, _line.lane, _line.keys, clock_timestamp());
     end loop;
 end $$;

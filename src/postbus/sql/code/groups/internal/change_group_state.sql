@@ -1,7 +1,6 @@
--- Changes the state of a subscription: ACTIVE to PAUSED and back, and any to CANCELLED, which is final.
--- A change to the state that it has changes nothing; others are refused. Its catch-up goes along.
--- A CANCELLED one is out of the topic, also where a wider scope of its group has it; the topic's own records are forgotten.
--- Returns the state that it had.
+-- Changes the state of a subscription, and of its catch-up: ACTIVE to PAUSED and back, and any state to CANCELLED, which is final.
+-- A change to the current state does nothing; others are refused. A CANCELLED group is out of the topic, even if a wider scope of
+-- the group has it; its scopes of this topic alone are forgotten. Returns the former state.
 --
 -- Writes: subscription; for CANCELLED also scope, and see end_subscription.  Locks: the subscription's row.
 create or replace function postbus.change_group_state(topic text, group_name text, state text) returns text

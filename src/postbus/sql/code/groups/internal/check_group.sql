@@ -1,4 +1,4 @@
--- Refuses what a group cannot subscribe with, whatever it subscribes to.
+-- Refuses options that no group can have, whatever it subscribes to.
 create or replace function postbus.check_group(group_name text, on_failure text, catch_up jsonb) returns void
 language plpgsql as $$
 begin

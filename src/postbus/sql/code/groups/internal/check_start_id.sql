@@ -1,8 +1,8 @@
--- Refuses the id of a message to start from that no message can have now. The one behind the last is good: it is the next message's.
+-- Refuses to start from the id of a message that cannot exist yet. The id behind the last one is valid: it is the next message's.
 create or replace function postbus.check_start_id(start_id bigint) returns void
 language plpgsql as $$
 declare
-    _next bigint := (coalesce(pg_sequence_last_value('postbus.log_position'), 0) + 1) * 1024;
+    _next bigint := (coalesce(pg_sequence_last_value('postbus.segment_number'), 0) + 1) * 1024;
 begin
     if start_id < 0 then
         perform postbus.refuse('PB402', format('start_id %s is negative', start_id), 'give the id of a message of the topic');

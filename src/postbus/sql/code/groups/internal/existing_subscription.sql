@@ -1,4 +1,4 @@
--- A group's subscription to a topic, locked. Refuses one that is not there.
+-- A group's subscription to a topic, locked. Refuses a group that is not subscribed.
 --
 -- Locks: the subscription's row.
 create or replace function postbus.existing_subscription(topic text, group_name text) returns postbus.subscription

@@ -1,7 +1,7 @@
--- Moves the live groups of a topic, or one of them, past all messages that were published longer ago than older_than:
--- for messages that wait for a group which will not handle them. Each group does not get what it has not settled of
--- these; deliveries then say SKIPPED. What it tries again after a failure stays. To be called in a transaction of its own.
--- Returns how many messages each group skips, of those that skip any; with dry_run nothing changes.
+-- Moves the live groups of a topic, or one of them, past all messages that were published longer ago than older_than, because a
+-- group will not handle them. Each group does not get those that it has not settled; deliveries then say SKIPPED. Messages that
+-- wait for a retry stay. Returns how many messages each group skips, for groups that skip any. With dry_run nothing changes. Has
+-- to be called in a transaction of its own.
 --
 -- Writes: see skip_older and note_action.  Locks: subscription rows, lane rows.
 create or replace function postbus.force_complete_as_of(
@@ -14,7 +14,7 @@ create or replace function postbus.force_complete_as_of(
 language plpgsql as $$
 declare
     _topic  postbus.topic := postbus.topic_options(topic);
-    _place  postbus.log_place;
+    _position  postbus.log_position;
     _group  postbus.subscription;
     _part   bigint;
     _by     jsonb := '{}';      -- messages, by group
@@ -26,7 +26,7 @@ begin
     elsif older_than is null or older_than < interval '0' then
         perform postbus.refuse('PB402', format('older_than %s is not a duration', coalesce(older_than::text, 'null')), 'such as 7 days');
     end if;
-    _place := postbus.here(_topic.storage_id);
+    _position := postbus.take_position(_topic.storage_id);
     if group_name is not null then
         perform postbus.existing_subscription(topic, group_name);
     end if;
@@ -41,7 +41,7 @@ begin
         for _part in
             select s.id from postbus.subscription s where s.id = _group.id or (s.catch_up_of = _group.id and s.state <> 'CANCELLED') order by s.id
         loop
-            messages := messages + postbus.skip_older(_part, _topic, _place, as_of - older_than, dry_run);
+            messages := messages + postbus.skip_older(_part, _topic, _position, as_of - older_than, dry_run);
         end loop;
         if messages > 0 then
             _by := _by || jsonb_build_object(name, messages);

@@ -1,5 +1,5 @@
--- Makes one of stretches of a subscription that meet, unless a joining has to tell them apart: so a group that comes and goes does not leave
--- ever more of them.
+-- Merges adjacent stretches of a subscription, unless a joining has to tell them apart. So a group that comes and goes does not
+-- leave ever more of them.
 --
 -- Writes: stretch.  Locks: its rows.
 create or replace function postbus.join_stretches(subscription_id bigint) returns void

@@ -1,5 +1,5 @@
--- Sets the cursors of a group rather than advancing them: all to the one given, or each to what it is. Whoever works for
--- the group loses its lanes and starts again from there.
+-- Sets the cursors of a group instead of advancing them: all to the given one, or each to what it is. Processes that work for the
+-- group lose its lanes and start again from there.
 --
 -- Writes: cursor, lane, stretch.  Locks: lane rows.
 create or replace function postbus.move_cursors(
@@ -21,7 +21,7 @@ begin
             select * into _last from postbus.cursor c
              where c.subscription_id = move_cursors.subscription_id and c.lane = _lane order by c.number desc limit 1;
             _before := _last.cursor;
-            if (cursor.seen).position is not null then
+            if (cursor.seen).sequence is not null then
                 _last.cursor := move_cursors.cursor;
             end if;
             insert into postbus.cursor (subscription_id, lane, number, cursor, passed, fenced_at, moved)

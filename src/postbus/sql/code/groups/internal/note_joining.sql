@@ -1,29 +1,29 @@
--- Notes what is completed in each lane of a topic now, when retained messages come to be before a group which was not required for them until
--- now: it stays completed. To be called before that is so, or after it with the group's subscription; and as late as may be in the
--- transaction, since what is settled between this look and the commit is not counted.
+-- Notes what is completed in each lane of a topic now, when retained messages come to be before a group that was not required for
+-- them: it stays completed. Called before that, or after it with the group's subscription; as late in the transaction as possible,
+-- since what is settled between this look and the commit is not counted.
 --
--- Of the places of all live groups those are kept that others are not behind anyway. An earlier joining that says nothing more goes,
--- unless messages that it tells of have been tried by themselves since.
+-- Of the positions of all live groups, those are kept that no other is behind. An earlier joining that adds nothing is removed,
+-- unless messages that it is about have been tried by themselves since.
 --
--- Writes: joining; see tell_ahead.
+-- Writes: joining; see copy_ahead_to_receipts.
 create or replace function postbus.note_joining(topic postbus.topic, subscription_id bigint default null) returns void
 language plpgsql as $$
 declare
-    _position bigint := postbus.last_position(topic.storage_id);
+    _sequence bigint := postbus.last_sequence(topic.storage_id);
     _new      record;
 begin
     if not exists (select from postbus.stretch st
                     where st.topic_id = topic.id and (st.group_id is distinct from note_joining.subscription_id or not (st.reached is null))) then
         return;         -- nobody can have settled anything
     end if;
-    perform postbus.tell_ahead(topic);
+    perform postbus.copy_ahead_to_receipts(topic);
     for _new in
         with stretch as materialized (
             select p.*, case when count(*) over (partition by p.lane, p.group_name) > 1
                                or exists (select from postbus.settled_ahead a where a.subscription_id = p.subscription_id and a.lane = p.lane)
                              then p.group_name end as owner
               from postbus.progress(topic.id) as p
-        ), place as materialized (
+        ), position as materialized (
             select p.lane, p.owner, p.reached as cursor, p.reached::text as text, pg_snapshot_xmin(((p.reached).seen).snapshot) as seen,
                    case when ((p.reached).seen).txid <> '2' and (p.reached).until is null and (p.reached).since_bound is null and p.owner is null
                         then pg_snapshot_xmax((case when (p.reached).target is null then (p.reached).seen else (p.reached).target end).snapshot)
@@ -31,13 +31,13 @@ begin
               from stretch p
              where p.lives and p.group_id is distinct from note_joining.subscription_id
         ), lowest as (
-            select p.lane, (array_agg(p.ends order by p.ends))[1] as ends from place p group by p.lane
+            select p.lane, (array_agg(p.ends order by p.ends))[1] as ends from position p group by p.lane
         ), kept as (
-            select distinct on (p.lane, p.text, p.owner) p.lane, p.cursor, p.owner from place p join lowest l on l.lane = p.lane
+            select distinct on (p.lane, p.text, p.owner) p.lane, p.cursor, p.owner from position p join lowest l on l.lane = p.lane
              where (p.seen >= l.ends and p.ends is distinct from l.ends) is not true
         )
-        insert into postbus.joining (topic_id, lane, position, snapshot, cursors, owners)
-        select topic.id, lane.n, _position, pg_current_snapshot(),
+        insert into postbus.joining (topic_id, lane, sequence, snapshot, cursors, owners)
+        select topic.id, lane.n, _sequence, pg_current_snapshot(),
                coalesce(of_lane.cursors, '{}'), coalesce(of_lane.owners, '{}')
           from generate_series(0, topic.lanes - 1) as lane (n)
           left join (select k.lane, array_agg(k.cursor) as cursors, array_agg(k.owner) as owners from kept k group by k.lane) as of_lane
@@ -52,10 +52,10 @@ begin
                                                where j.cursors[o]::text = _new.cursors[n]::text
                                                  and (j.owners[o] is null or j.owners[o] = _new.owners[n])))
            and pg_snapshot_xmax(j.snapshot) <= pg_snapshot_xmax(_new.snapshot)
-           and not exists (select from postbus.subscription s join postbus.retrying r on r.subscription_id = s.id and r.lane = j.lane
-                            where s.topic_id = topic.id and r.position <= j.position)
+           and not exists (select from postbus.subscription s join postbus.deferred r on r.subscription_id = s.id and r.lane = j.lane
+                            where s.topic_id = topic.id and r.sequence <= j.sequence)
            and not exists (select from postbus.stretch st join postbus.receipt r on r.subscription_id = st.subscription_id
-                            where st.topic_id = topic.id and st.lane = j.lane and r.storage_id = topic.storage_id and r.odd
-                              and pg_visible_in_snapshot(r.txid, j.snapshot) is not true and r.id >> 10 <= j.position & 8796093022207);
+                            where st.topic_id = topic.id and st.lane = j.lane and r.storage_id = topic.storage_id and r.deviates
+                              and pg_visible_in_snapshot(r.txid, j.snapshot) is not true and r.id >> 10 <= j.sequence & 8796093022207);
     end loop;
 end $$;

@@ -1,4 +1,4 @@
--- Sets from how many messages on the lag of a group counts: those that a place shows, without what the cursor has
+-- Sets the count of messages from which on the lag of a group counts: all that a position shows, without what the cursor has
 -- before it, and without what the group has passed.
 --
 -- Writes: subscription.
@@ -6,7 +6,7 @@ create or replace function postbus.set_passed_before(
     subscription_id bigint,
     topic           postbus.topic,
     cursor          postbus.log_cursor,
-    place           postbus.log_place
+    "position"           postbus.log_position
 ) returns void
 language plpgsql as $$
 declare
@@ -15,16 +15,16 @@ declare
     _counter postbus.log_cursor;
     _count   bigint;
 begin
-    _here.seen := place;
+    _here.seen := position;
     -- In one statement: the two belong together.
     select coalesce((select c.messages from postbus.topic_count c where c.topic_id = topic.id), 0) as messages,
            (select c.cursor from postbus.storage_count c where c.storage_id = topic.storage_id) as cursor
       into _known;
-    _counter.seen := coalesce((_known.cursor).seen, row(0, '2', '3:3:')::postbus.log_place);
-    -- The counter may be behind the place, or have come past it meanwhile.
-    _count := _known.messages + postbus.count_unseen(topic, _counter, place)
+    _counter.seen := coalesce((_known.cursor).seen, row(0, '2', '3:3:')::postbus.log_position);
+    -- The counter may be behind the position, or have come past it meanwhile.
+    _count := _known.messages + postbus.count_unseen(topic, _counter, position)
                      - postbus.count_unseen(topic, _here, _counter.seen)
-                     - postbus.count_unseen(topic, cursor, place);
+                     - postbus.count_unseen(topic, cursor, position);
     update postbus.subscription s
        set passed_before = _count - coalesce((select sum(c.passed) from postbus.current_cursor c where c.subscription_id = s.id), 0)
      where s.id = set_passed_before.subscription_id;

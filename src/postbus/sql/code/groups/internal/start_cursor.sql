@@ -4,7 +4,7 @@ create or replace function postbus.start_cursor(
     start    text,
     start_at timestamptz,
     start_id bigint,
-    place    postbus.log_place
+    "position"    postbus.log_position
 ) returns postbus.log_cursor
 language plpgsql as $$
 declare
@@ -20,14 +20,14 @@ begin
     end if;
     perform postbus.check_start_id(start_id);
     if start = 'FROM_NOW' then
-        _cursor.seen := place;
+        _cursor.seen := position;
         return _cursor;
     end if;
-    _cursor.seen := row(0, '2', '3:3:')::postbus.log_place;     -- before everything
+    _cursor.seen := row(0, '2', '3:3:')::postbus.log_position;     -- before everything
     if start = 'FROM_TIMESTAMP' then
         _cursor.since_at := start_at;
-        _cursor.since_bound := case when start_at > clock_timestamp() then 9223372036854775807 else place.position end;
-        _cursor.seen := postbus.place_before(topic.storage_id, start_at);
+        _cursor.since_bound := case when start_at > clock_timestamp() then 9223372036854775807 else position.sequence end;
+        _cursor.seen := postbus.position_before(topic.storage_id, start_at);
     elsif start = 'FROM_MESSAGE_ID' then
         _cursor.since_id := start_id;
         _cursor.since_bound := 9223372036854775807;

@@ -1,5 +1,5 @@
--- Appends messages of another outbox to the log, in the order given; returns their ids. A segment has one time for all of its
--- messages, and here each message has its own: so those of a lane that follow each other and have the same time share segments.
+-- Appends imported messages to the log, in the given order, and returns their ids. All messages of a segment have the same time,
+-- but imported ones each have their own. So consecutive messages of a lane share a segment if they have the same time.
 --
 -- Writes: see append_segment.
 create or replace function postbus.import_append(
@@ -30,13 +30,13 @@ begin
             select compared.*, count(*) filter (where compared.begins) over (partition by compared.lane order by compared.n) as run
               from compared
         )
-        select o.lane, o.published_at, array_agg(o.n order by o.n) as places, array_agg(o.payload order by o.n) as payloads,
+        select o.lane, o.published_at, array_agg(o.n order by o.n) as positions, array_agg(o.payload order by o.n) as payloads,
                case when o.lane is not null then array_agg(o.key order by o.n) end as keys,
                case when count(o.headers) > 0 then array_agg(o.headers order by o.n) end as headers,
                case when count(o.correlation_id) > 0 then array_agg(o.correlation_id order by o.n) end as correlation_ids
           from numbered o group by o.lane, o.run, o.published_at order by min(o.n)
     loop
-        if cardinality(_run.places) = 1 then
+        if cardinality(_run.positions) = 1 then
             _number := postbus.append_segment(topic.storage_id, topic.id, topic.lanes, _run.lane, _run.published_at, content_type, null, _run.keys,
                                               _run.correlation_ids, _run.headers, _run.payloads, length(_run.payloads[1]));
             _some := array[_number * 1024];
@@ -44,7 +44,7 @@ begin
             _some := postbus.append_many(topic, _run.published_at, content_type, _run.payloads, _run.keys, _run.headers, _run.correlation_ids, null);
         end if;
         for _i in 1 .. cardinality(_some) loop
-            _ids[_run.places[_i]] := _some[_i];
+            _ids[_run.positions[_i]] := _some[_i];
         end loop;
     end loop;
     return _ids;

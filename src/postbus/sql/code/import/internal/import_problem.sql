@@ -1,5 +1,5 @@
--- Why a message of another outbox cannot be carried over to a topic, or null: the rules of check_message, as a text
--- per message, so that one that breaks them does not keep others back.
+-- Why a message of another outbox cannot be imported into a topic, or null: the rules of check_message, as a text for each
+-- message, so that one invalid message does not hold up others.
 create or replace function postbus.import_problem(
     topic          postbus.topic,
     payload        bytea,

@@ -1,4 +1,4 @@
--- Refuses names and windows that make no sense for the inbox.
+-- Refuses invalid names and windows of the inbox.
 create or replace function postbus.check_inbox(consumer text, message_id text, keep interval) returns void
 language plpgsql as $$
 begin

@@ -1,4 +1,4 @@
--- Refuses the name of a process or a member that is too long, or would break a line.
+-- Refuses the name of a process or a member that is too long, or has control characters.
 create or replace function postbus.check_label(name text) returns void
 language plpgsql as $$
 begin

@@ -1,15 +1,14 @@
--- Finds groups of a storage that send no heartbeats any more. A group is DEAD when it was not heard of for the
--- topic's heartbeat_timeout, and three looks in a row have found nothing new: so groups do not die of an outage of the
--- database during which nobody could send heartbeats. Looks are detection_interval apart, or a fifth of the timeout if
--- that is shorter. Returns how many died.
+-- Finds groups of a log storage that no longer send heartbeats. A group is DEAD if it was not heard of for the topic's
+-- heartbeat_timeout, and three looks in a row have found nothing new: so no group dies of a database outage during which nobody
+-- could send heartbeats. Looks are detection_interval apart, or a fifth of the timeout if that is shorter. Returns how many died.
 --
--- Can be killed anywhere and called again: what is DEAD follows from the heartbeats alone. What a DEAD group is required for, and what it
--- holds, is computed from its state; in the same transaction it is only noted what was there when it died.
+-- Can be killed anywhere and called again: which groups are DEAD follows from the heartbeats alone. What a DEAD group is required
+-- for, and what it keeps in the log, is computed from its state; the same transaction only notes the end of the log at its death.
 --
--- A group that pulls lives while one of its consumers has messages in hand, and by the signs that settlements leave. Where these
--- messages were popped from a scope, it lives in all topics of that.
+-- A pulling group lives while one of its consumers has messages in hand, and by the signs that settlements leave. If these
+-- messages were popped from a scope, it lives in all topics of the scope.
 --
--- A group whose row is locked is passed over.
+-- A group whose row is locked is skipped.
 --
 -- Writes: subscription, sign_of_life, scope_pop, stretch, group_event.  Locks: rows of subscription (skip locked).
 create or replace function postbus.detect_dead(storage_id integer, as_of timestamptz) returns bigint

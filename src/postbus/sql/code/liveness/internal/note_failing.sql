@@ -1,5 +1,5 @@
--- Notes which groups of a storage begin to fail: more of their calls than health_limits allow. Each time is told once, and ends
--- when fewer of them fail.
+-- Notes which groups of a log storage begin to fail: more of their calls fail than health_limits allow. There is one event each
+-- time, until fewer fail.
 --
 -- Writes: subscription, group_event.  Locks: subscription rows (skip locked).
 create or replace function postbus.note_failing(storage_id integer, as_of timestamptz) returns void

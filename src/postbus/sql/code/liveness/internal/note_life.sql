@@ -1,18 +1,17 @@
--- Notes a sign of life of groups that pull. An ACTIVE group is seen now; since its row must not become a hot one, that is
--- written twice per heartbeat interval at most, and at once if the group was said to be stopped. A DEAD group comes back: the
--- answer tells what it missed, see bring_back. In a transaction that has written a DEAD group cannot come back; its next pop
--- brings it back.
+-- Notes a sign of life of pulling groups. An ACTIVE group is seen now. So that its row does not become a hot one, this is written
+-- at most twice per heartbeat interval, but at once if the group was stopped. A DEAD group comes back: the result says what it
+-- missed, see bring_back. A transaction that has written cannot bring a group back; the group's next pop does.
 --
 -- Writes: subscription; see bring_back.  Locks: subscription rows (skip locked), in the order of their ids.
 create or replace function postbus.note_life(subscription_ids bigint[], as_of timestamptz)
-returns table (subscription_id bigint, missed bigint, skipped bigint, place text)
+returns table (subscription_id bigint, missed bigint, skipped bigint, "position" text)
 language plpgsql as $$
 declare
     _dead bigint[];
 begin
     _dead := array(select s.id from postbus.subscription s where s.id = any (subscription_ids) and s.state = 'DEAD');
     if _dead <> '{}' and pg_current_xact_id_if_assigned() is null then
-        return query select r.subscription_id, r.missed, r.skipped, r.place from postbus.bring_back(_dead) as r;
+        return query select r.subscription_id, r.missed, r.skipped, r.position from postbus.bring_back(_dead) as r;
     end if;
     with reached as (
         select s.id from postbus.subscription s

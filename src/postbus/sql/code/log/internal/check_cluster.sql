@@ -1,7 +1,7 @@
 -- Refuses a database that was restored from a dump: its cursors belong to the server that was dumped.
 --
--- Every way in calls this, pops each time. A session stays with its server, so that it remembers which one that is, and the
--- oid that the table has there: the hottest ways in (read_log, advance) only look whether it remembers that.
+-- Every entry point calls this, pops each time. A session stays with its server, so it remembers which one that is, and the oid of
+-- the table cluster there. The hottest entry points (read_log, advance) only look whether the session remembers that.
 create or replace function postbus.check_cluster() returns void
 language plpgsql as $$
 declare

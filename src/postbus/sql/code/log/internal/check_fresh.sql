@@ -1,5 +1,5 @@
--- Refuses to take a place in a transaction that has an id already: transactions that began after it may have
--- written below the last position, and would be missed.
+-- Refuses to take a position in a transaction that has an id already: transactions that began after it may have written below the
+-- last sequence, and would be missed.
 create or replace function postbus.check_fresh() returns void
 language plpgsql as $$
 begin

@@ -1,13 +1,13 @@
--- How many messages of a topic that a place shows cursors have before them; and the id from which on there are `newest` of them:
--- null where there are no more than that, or newest is null.
+-- How many messages, of those that a position shows, cursors of a topic have before them; and the id from which on there are
+-- `newest` of them: null if there are no more than that, or if newest is null.
 --
--- What the sweep has counted of a leaf that lies above all cursors is not looked at again, but for what the counter has seen and the
--- place does not show, or the other way round, and for what a cursor has seen there already. In other leaves this looks above the
--- lowest cursor, and below it for what was committed late. The leaf that has from_id is read as a whole.
+-- Partitions above all cursors are not read: what the sweep has counted there is taken, corrected by what the counter has seen and
+-- the position does not show, or the other way round, and by what a cursor has already seen there. In other partitions this looks
+-- above the lowest cursor, and below it for late segments. The partition that has from_id is read as a whole.
 create or replace function postbus.count_ahead(
     topic   postbus.topic,
     cursors postbus.log_cursor[],       -- of lane 0, 1, ...
-    until   postbus.log_place,
+    until   postbus.log_position,
     newest  bigint,
     out messages bigint,
     out from_id  bigint
@@ -15,23 +15,23 @@ create or replace function postbus.count_ahead(
 language plpgsql
 set enable_seqscan = off as $$
 declare
-    -- Segments that one place does not show, and the snapshot of another one does: see log_place.
+    -- Segments that one position does not show, and the snapshot of another one does: see log_position.
     _between constant text :=
-        '(select s.lane, s.position, s.txid, s.count, s.published_at from postbus.%1$I s
-           where s.topic_id = $1 and s.position > (%2$s).position and s.txid > (%2$s).txid
+        '(select s.lane, s.sequence, s.txid, s.count, s.published_at from postbus.%1$I s
+           where s.topic_id = $1 and s.sequence > (%2$s).sequence and s.txid > (%2$s).txid
              and not pg_visible_in_snapshot(s.txid, (%2$s).snapshot) and pg_visible_in_snapshot(s.txid, (%3$s).snapshot)
            union all
-          select s.lane, s.position, s.txid, s.count, s.published_at from postbus.%1$I s
+          select s.lane, s.sequence, s.txid, s.count, s.published_at from postbus.%1$I s
            where s.topic_id + 0 = $1 and pg_visible_in_snapshot(s.txid, (%3$s).snapshot)
              and s.txid = any (array(select x from pg_snapshot_xip((%2$s).snapshot) as x where x <= (%2$s).txid))
            union all
-          select s.lane, s.position, s.txid, s.count, s.published_at from postbus.%1$I s
+          select s.lane, s.sequence, s.txid, s.count, s.published_at from postbus.%1$I s
            where s.topic_id + 0 = $1 and pg_visible_in_snapshot(s.txid, (%3$s).snapshot)
              and s.txid >= pg_snapshot_xmax((%2$s).snapshot) and s.txid <= (%2$s).txid)';
-    _late  xid8[];      -- all that cursors have not seen below their positions is of these transactions,
+    _late  xid8[];      -- all that cursors have not seen below their sequences is of these transactions,
     _from  xid8;        -- or from this one on
     _to    xid8;
-    _leaf  record;
+    _partition  record;
     _begin bigint;
     _low   bigint;
     _since bigint;      -- some cursors want nothing up to there, by its id
@@ -47,58 +47,58 @@ begin
            array(select x from unnest(cursors) as each cross join lateral pg_snapshot_xip((each.seen).snapshot) as x)
       into _from, _to, _late
       from unnest(cursors) as c;
-    for _leaf in
+    for _partition in
         select l.epoch, coalesce(part.messages, 0) as counted, coalesce(part.first_at, 'infinity') as first_at,
-               coalesce((counter.cursor).seen, row(0, '2', '3:3:')::postbus.log_place) as counter
-          from postbus.log_leaf l
+               coalesce((counter.cursor).seen, row(0, '2', '3:3:')::postbus.log_position) as counter
+          from postbus.log_partition l
           left join postbus.storage_count counter on counter.storage_id = l.storage_id
-          left join postbus.leaf_topic part on part.storage_id = l.storage_id and part.epoch = l.epoch and part.topic_id = topic.id
+          left join postbus.partition_topic part on part.storage_id = l.storage_id and part.epoch = l.epoch and part.topic_id = topic.id
          where l.storage_id = topic.storage_id order by l.epoch desc
     loop
-        continue when not postbus.lock_leaf(topic.storage_id, _leaf.epoch);
-        _table := postbus.leaf_name(topic.storage_id, _leaf.epoch);
-        _begin := _leaf.epoch::bigint << 43;
-        select bool_and(((c.seen).position <= _begin and coalesce(c.done_position, 0) < _begin and ((c.until).snapshot) is null
-                         and (c.since_at is null or c.since_at <= _leaf.first_at or c.since_bound < _begin)) is true),
-               min(greatest((c.seen).position, case when c.since_bound >> 43 > _leaf.epoch then _begin + (c.since_id >> 10) - 1 end)),
+        continue when not postbus.lock_partition(topic.storage_id, _partition.epoch);
+        _table := postbus.partition_name(topic.storage_id, _partition.epoch);
+        _begin := _partition.epoch::bigint << 43;
+        select bool_and(((c.seen).sequence <= _begin and coalesce(c.done_sequence, 0) < _begin and ((c.until).snapshot) is null
+                         and (c.since_at is null or c.since_at <= _partition.first_at or c.since_bound < _begin)) is true),
+               min(greatest((c.seen).sequence, case when c.since_bound >> 43 > _partition.epoch then _begin + (c.since_id >> 10) - 1 end)),
                max(_begin + (c.since_id >> 10)) filter (where c.since_bound >= _begin)
           into _plain, _low, _since
           from unnest(cursors) as c;
         if _plain and _since is not null then
-            execute format('select not exists (select from postbus.%I s where s.topic_id = $1 and s.position <= $2)', _table)
+            execute format('select not exists (select from postbus.%I s where s.topic_id = $1 and s.sequence <= $2)', _table)
                into _plain using topic.id, _since;
         end if;
         if _plain then
             execute format(
                 'with lane as (select n - 1 as lane, $2[n] as cursor from generate_subscripts($2, 1) as n)
                  select sum(change.messages)
-                   from (select postbus.unseen(c.cursor, s.position, s.txid, s.count, s.published_at)
+                   from (select postbus.unseen_in_segment(c.cursor, s.sequence, s.txid, s.count, s.published_at)
                            from ' || format(_between, _table, '$3', '$4') || ' as s join lane c on c.lane = s.lane
                           union all
                          select -s.count from ' || format(_between, _table, '$4', '$3') || ' as s
                           union all
-                         select postbus.unseen(c.cursor, s.position, s.txid, s.count, s.published_at) - s.count
+                         select postbus.unseen_in_segment(c.cursor, s.sequence, s.txid, s.count, s.published_at) - s.count
                            from postbus.%I s join lane c on c.lane = s.lane
                           where s.topic_id + 0 = $1 and s.txid < $5
                             and pg_visible_in_snapshot(s.txid, ($3).snapshot) and pg_visible_in_snapshot(s.txid, ($4).snapshot)
                         ) as change (messages)', _table)
               into _more
-             using topic.id, cursors, _leaf.counter, until,
+             using topic.id, cursors, _partition.counter, until,
                    (select pg_snapshot_xmax((c.seen).snapshot) from unnest(cursors) as c order by 1 desc nulls last limit 1);
-            _more := _leaf.counted + coalesce(_more, 0);
+            _more := _partition.counted + coalesce(_more, 0);
         end if;
         _there := format(
             'with lane as (select n - 1 as lane, $2[n] as cursor from generate_subscripts($2, 1) as n
              ), there as (
-                select s.position, s.lane, s.txid, s.count, s.published_at from postbus.%1$I s where s.topic_id = $1 and s.position > $4
+                select s.sequence, s.lane, s.txid, s.count, s.published_at from postbus.%1$I s where s.topic_id = $1 and s.sequence > $4
                  union all
-                (select s.position, s.lane, s.txid, s.count, s.published_at from postbus.%1$I s
-                  where s.topic_id = $1 and s.position <= $4 and s.txid = any ($5)
+                (select s.sequence, s.lane, s.txid, s.count, s.published_at from postbus.%1$I s
+                  where s.topic_id = $1 and s.sequence <= $4 and s.txid = any ($5)
                   union
-                 select s.position, s.lane, s.txid, s.count, s.published_at from postbus.%1$I s
-                  where s.topic_id = $1 and s.position <= $4 and s.txid >= $6 and s.txid <= $7)
+                 select s.sequence, s.lane, s.txid, s.count, s.published_at from postbus.%1$I s
+                  where s.topic_id = $1 and s.sequence <= $4 and s.txid >= $6 and s.txid <= $7)
              ), unseen as (
-                select s.position, s.count, postbus.unseen(c.cursor, s.position, s.txid, s.count, s.published_at) as unseen
+                select s.sequence, s.count, postbus.unseen_in_segment(c.cursor, s.sequence, s.txid, s.count, s.published_at) as unseen
                   from there s
                   join lane c on c.lane = s.lane
                  where pg_visible_in_snapshot(s.txid, ($3).snapshot)
@@ -109,10 +109,10 @@ begin
         _more := messages + coalesce(_more, 0);
         if from_id is null and _more > newest then
             execute _there || ', counted as (
-                    select u.*, $8 + sum(u.unseen) over (order by u.position desc) as so_far from unseen u where u.unseen > 0
+                    select u.*, $8 + sum(u.unseen) over (order by u.sequence desc) as so_far from unseen u where u.unseen > 0
                 )
-                select postbus.first_id(n.position) + n.count - n.unseen + (n.so_far - $9)
-                  from counted n where n.so_far > $9 order by n.position desc limit 1'
+                select postbus.first_id(n.sequence) + n.count - n.unseen + (n.so_far - $9)
+                  from counted n where n.so_far > $9 order by n.sequence desc limit 1'
                into from_id using topic.id, cursors, until, _low, _late, _from, _to, messages, newest;
         end if;
         messages := _more;

@@ -1,9 +1,9 @@
--- How many messages that a place shows a group has before it, those of other keys than its own too, as for its lag; and the id from
--- which on there are `newest` of them: see count_ahead.
+-- How many messages, of those that a position shows, a group has before it, those of unwanted keys included, as for its lag; and
+-- the id from which on there are `newest` of them: see count_ahead.
 create or replace function postbus.count_before(
     subscription_id bigint,
     topic           postbus.topic,
-    until           postbus.log_place,
+    until           postbus.log_position,
     newest          bigint,
     out messages    bigint,
     out from_id     bigint

@@ -1,4 +1,4 @@
--- Where each group stands in each of its lanes: the row of the ledger that counts.
+-- The cursor of each group in each of its lanes: the last row of the ledger.
 create or replace view postbus.current_cursor as
 select l.subscription_id, l.lane, last.number, last.cursor, last.passed, last.at, last.handed_out
   from postbus.lane l

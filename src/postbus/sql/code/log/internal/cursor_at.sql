@@ -1,9 +1,9 @@
--- A cursor that has seen a place, and nothing more.
-create or replace function postbus.cursor_at(place postbus.log_place) returns postbus.log_cursor
+-- A cursor that stands at a position.
+create or replace function postbus.cursor_at("position" postbus.log_position) returns postbus.log_cursor
 language plpgsql immutable as $$
 declare
     _cursor postbus.log_cursor;
 begin
-    _cursor.seen := place;
+    _cursor.seen := position;
     return _cursor;
 end $$;

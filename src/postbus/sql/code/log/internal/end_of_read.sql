@@ -1,6 +1,6 @@
--- The last row of read_log: how to go on after reading up to a place, or behind the position where that was stopped. Without
--- a place the cursor stays as it is.
-create or replace function postbus.end_of_read(cursor postbus.log_cursor, target postbus.log_place, stopped_at bigint)
+-- The last row of read_log: how to go on after reading up to a position, or behind the sequence at which the read stopped. Without
+-- a position the cursor stays as it is.
+create or replace function postbus.end_of_read(cursor postbus.log_cursor, target postbus.log_position, stopped_at bigint)
 returns postbus.log_row
 language sql stable parallel safe
 return row(
@@ -12,11 +12,11 @@ return row(
                  (cursor).since_bound, (cursor).since_at, (cursor).since_id, (cursor).until, (cursor).since_snapshot)::postbus.log_cursor
         when (cursor).since_snapshot is null
         then row(target, null, null, null, (cursor).since_bound, (cursor).since_at, (cursor).since_id, (cursor).until, null)::postbus.log_cursor
-        -- All that it shows is seen: without it, groups come to the same place.
+        -- All that it shows is seen: without it, groups come to the same position.
         else row(target, null, null, null, case when (cursor).since_id is not null then (cursor).since_bound end,
                  null, (cursor).since_id, (cursor).until, null)::postbus.log_cursor
     end::text,
-    case when target is not null then row((cursor).seen, target, coalesce((cursor).done_position, 0), coalesce((cursor).done_index, -1),
+    case when target is not null then row((cursor).seen, target, coalesce((cursor).done_sequence, 0), coalesce((cursor).done_index, -1),
         (cursor).since_bound, (cursor).since_at, (cursor).since_id, (cursor).until, (cursor).since_snapshot)::postbus.log_cursor::text end,
     stopped_at is not null,
     target::text

@@ -1,5 +1,5 @@
--- Whether a message is ahead of a group's cursor: the log will still bring it. One that is no longer in the log will not come.
-create or replace function postbus.is_ahead(subscription_id bigint, lane integer, id bigint, "position" bigint) returns boolean
+-- Whether a message is ahead of a group's cursor: the log will still bring it. A message that is no longer in the log is not.
+create or replace function postbus.is_ahead(subscription_id bigint, lane integer, id bigint, sequence bigint) returns boolean
 language plpgsql stable as $$
 declare
     _topic_id   bigint;
@@ -10,6 +10,6 @@ begin
     return exists (
         select from postbus.segment s
           join postbus.current_cursor c on c.subscription_id = is_ahead.subscription_id and c.lane = is_ahead.lane
-         where s.storage_id = _storage_id and s.topic_id = _topic_id and s.position = is_ahead.position and s.lane = is_ahead.lane
-           and not postbus.covers(c.cursor, s.position, s.txid, (is_ahead.id & 1023)::integer, s.count, s.published_at));
+         where s.storage_id = _storage_id and s.topic_id = _topic_id and s.sequence = is_ahead.sequence and s.lane = is_ahead.lane
+           and not postbus.is_past(c.cursor, s.sequence, s.txid, (is_ahead.id & 1023)::integer, s.count, s.published_at));
 end $$;

@@ -1,4 +1,4 @@
--- One of the lines of a payload that was published as lines, from 1 on: see publish_lines. Quicker than to take all of them apart.
+-- One line of a payload that was published as lines, counted from 1: see publish_lines. Quicker than splitting all of it.
 create or replace function postbus.line_at(lines bytea, n integer) returns bytea
 language plpgsql immutable strict as $$
 begin

@@ -1,18 +1,18 @@
--- Messages that a group has before it in a lane, as they are in the log: one row for each id, in the order of the ids. It is empty
--- where the log has no such message at the position that the caller gives, where that is one of another topic or lane, and
--- where the group's cursor is past it.
+-- Messages that a group has before it in a lane, as the log has them: one row for each id, in the order of the ids. There is none
+-- if the log has no such message at the given sequence, if the segment is one of another topic or lane, or if the group's cursor
+-- is past it.
 --
--- Segments of shared storages are looked for with a plan that is kept. A leaf that the plan does not know of, since it is new, or
--- is that of one topic alone, is looked for by its name.
+-- Segments of shared log storages are looked up by a plan that is kept. A partition that the plan does not know because it is new,
+-- or that belongs to one topic alone, is looked up by its name.
 create or replace function postbus.messages_ahead(
     subscription_id bigint,
     lane            integer,
     topic           postbus.topic,
     ids             bigint[],
-    positions       bigint[]
+    sequences       bigint[]
 ) returns table (
     id             bigint,
-    "position"     bigint,
+    sequence     bigint,
     published_at   timestamptz,
     key            text,
     correlation_id text,
@@ -35,33 +35,33 @@ begin
     select (c.cursor).* into _cursor from postbus.cursor c
      where c.subscription_id = messages_ahead.subscription_id and c.lane = messages_ahead.lane order by c.number desc limit 1;
     for _n in 1 .. coalesce(cardinality(ids), 0) loop
-        if positions[_n] is distinct from messages_ahead.position or _n = 1 then
-            messages_ahead.position := positions[_n];
-            select s.position, s.txid, s.count, s.published_at, s.content_type, s.content_types, s.keys, s.correlation_ids, s.headers,
+        if sequences[_n] is distinct from messages_ahead.sequence or _n = 1 then
+            messages_ahead.sequence := sequences[_n];
+            select s.sequence, s.txid, s.count, s.published_at, s.content_type, s.content_types, s.keys, s.correlation_ids, s.headers,
                    s.payloads, s.in_lines
               into _segment
               from postbus.segment_shared s
              where topic.storage = 'shared' and s.storage_id = topic.storage_id and s.topic_id = topic.id
-               and s.position = messages_ahead.position and s.lane = messages_ahead.lane;
-            if _segment.position is null then
+               and s.sequence = messages_ahead.sequence and s.lane = messages_ahead.lane;
+            if _segment.sequence is null then
                 begin
                     execute format(
-                        'select s.position, s.txid, s.count, s.published_at, s.content_type, s.content_types, s.keys, s.correlation_ids,
+                        'select s.sequence, s.txid, s.count, s.published_at, s.content_type, s.content_types, s.keys, s.correlation_ids,
                                 s.headers, s.payloads, s.in_lines
-                           from postbus.%I s where s.topic_id = $1 and s.position = $2 and s.lane = $3',
-                        postbus.leaf_name(topic.storage_id, (messages_ahead.position >> 43)::integer))
-                       into _segment using topic.id, messages_ahead.position, messages_ahead.lane;
+                           from postbus.%I s where s.topic_id = $1 and s.sequence = $2 and s.lane = $3',
+                        postbus.partition_name(topic.storage_id, (messages_ahead.sequence >> 43)::integer))
+                       into _segment using topic.id, messages_ahead.sequence, messages_ahead.lane;
                 exception when undefined_table then
                     null;
                 end;
             end if;
-            _first := _segment.count - postbus.unseen(_cursor, _segment.position, _segment.txid, _segment.count, _segment.published_at);
+            _first := _segment.count - postbus.unseen_in_segment(_cursor, _segment.sequence, _segment.txid, _segment.count, _segment.published_at);
             _payloads := _segment.payloads;
-            _lines := case when _segment.in_lines and positions[_n + 1] = messages_ahead.position then postbus.text_lines(_payloads[1]) end;
+            _lines := case when _segment.in_lines and sequences[_n + 1] = messages_ahead.sequence then postbus.text_lines(_payloads[1]) end;
         end if;
         id := ids[_n];
         _at := (id & 1023)::integer;
-        if (id & -1024 = postbus.first_id(_segment.position) and _at >= _first and _at < _segment.count) is not true then
+        if (id & -1024 = postbus.first_id(_segment.sequence) and _at >= _first and _at < _segment.count) is not true then
             id := null;
             published_at := null;
             key := null;

@@ -1,6 +1,6 @@
--- Appends many messages to the log; returns their ids in order. Those of one lane share segments.
+-- Appends many messages to the log, and returns their ids in order. Messages of one lane share segments.
 --
--- A segment has at most 16 MiB, or one message. pg_dump writes a row as text, where a bytea takes twice its size and other
+-- A segment has at most 16 MiB, or one message. pg_dump writes a row as text, in which a bytea takes twice its size, and other
 -- text up to four times, and no row may reach 1 GB there. Arrays in memory tell their size at once.
 --
 -- Writes: see append_segment.
@@ -49,7 +49,7 @@ begin
 
     _ids := array_fill(null::bigint, array[cardinality(payloads)]);
     for _part in
-        select placed.lane, array_agg(placed.n order by placed.n) as places, sum(length(placed.payload)) as bytes,
+        select placed.lane, array_agg(placed.n order by placed.n) as positions, sum(length(placed.payload)) as bytes,
                array_agg(placed.payload order by placed.n) as payloads, array_agg(placed.key order by placed.n) as keys,
                array_agg(placed.headers order by placed.n) as headers,
                array_agg(placed.correlation_id order by placed.n) as correlation_ids,
@@ -67,8 +67,8 @@ begin
             case when content_types is not null then _part.content_types end, _part.keys,
             case when correlation_ids is not null then _part.correlation_ids end,
             case when append_many.headers is not null then _part.headers end, _part.payloads, _part.bytes);
-        for _i in 1 .. cardinality(_part.places) loop
-            _ids[_part.places[_i]] := _number * 1024 + _i - 1;
+        for _i in 1 .. cardinality(_part.positions) loop
+            _ids[_part.positions[_i]] := _number * 1024 + _i - 1;
         end loop;
     end loop;
     return _ids;

@@ -1,8 +1,8 @@
--- Appends messages of one lane to the log, as one segment; the lane follows from the number where none is given.
--- Returns the segment's number.
+-- Appends messages of one lane to the log, as one segment. If no lane is given, it follows from the number. Returns the segment's
+-- number.
 --
--- In this order: the transaction's id, the storage's epoch, the number. So who begins to write later gets a
--- higher position, and a leaf that is closed gets nothing from transactions that begin later.
+-- In this order: the transaction's id, the storage's epoch, the number. So a transaction that begins to write later gets a higher
+-- sequence, and a closed partition gets nothing from transactions that begin later.
 --
 -- Writes: segment.
 create or replace function postbus.append_segment(
@@ -27,25 +27,26 @@ declare
     _epoch    bigint := case when pg_current_xact_id() is not null then pg_sequence_last_value(postbus.epoch_sequence(storage_id)) end;
 begin
     -- Taking and leaving a lock, of a table that nobody keeps locked, a session hears of new tables: a transaction that has
-    -- published before would not know a leaf that was added since. The first time it hears when it locks the log.
+    -- published before would not know a partition that was added since. The first time it hears when it locks the log.
     number := case when _is_first or pg_relation_size('postbus.loss'::regclass, 'init') is not null
-                   then coalesce(number, nextval('postbus.log_position')) end;
+                   then coalesce(number, nextval('postbus.segment_number')) end;
     if _epoch is null then      -- the storage is new: see epoch_sequence
-        if not exists (select from postbus.log_leaf l where l.storage_id = append_segment.storage_id and l.epoch = 1 and l.closed_txid is null) then
+        if not exists (select from postbus.log_partition l
+                        where l.storage_id = append_segment.storage_id and l.epoch = 1 and l.closed_txid is null) then
             perform postbus.refuse('PB507', format('sequence postbus.log_epoch_%s has lost its value', storage_id),
                 format('find the newest table postbus.segment_%s_N that has rows, and set it to that N: select setval(''postbus.log_epoch_%s'', N)',
                    storage_id, storage_id));
         end if;
-        execute format('insert into postbus.%I (storage_id, position, txid, topic_id, lane, count, bytes, published_at, content_type,
+        execute format('insert into postbus.%I (storage_id, sequence, txid, topic_id, lane, count, bytes, published_at, content_type,
                                                 content_types, keys, correlation_ids, headers, payloads, in_lines)
                         values ($1, $2, pg_current_xact_id(), $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)',
-                       postbus.leaf_name(storage_id, 1))
+                       postbus.partition_name(storage_id, 1))
             using storage_id, (1::bigint << 43) + number, topic_id, coalesce(lane, number % lanes), coalesce(lines, cardinality(payloads)),
                   bytes, published_at, content_type, content_types, keys, correlation_ids, headers, payloads,
                   case when lines is not null then true end;
         return number;
     end if;
-    insert into postbus.segment (storage_id, position, txid, topic_id, lane, count, bytes, published_at, content_type, content_types, keys,
+    insert into postbus.segment (storage_id, sequence, txid, topic_id, lane, count, bytes, published_at, content_type, content_types, keys,
                                  correlation_ids, headers, payloads, in_lines)
     values (append_segment.storage_id, (_epoch << 43) + append_segment.number, pg_current_xact_id(), append_segment.topic_id,
             coalesce(append_segment.lane, append_segment.number % lanes), coalesce(lines, cardinality(append_segment.payloads)),

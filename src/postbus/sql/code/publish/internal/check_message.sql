@@ -1,4 +1,4 @@
--- Refuses what cannot be published: one message's size, priority, delay, headers and keys.
+-- Refuses a message that cannot be published, because of its size, priority, delay, headers or key.
 create or replace function postbus.check_message(
     topic      postbus.topic,
     size       integer,

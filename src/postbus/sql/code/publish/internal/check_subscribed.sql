@@ -1,4 +1,4 @@
--- Refuses to write to a topic that nobody is subscribed to: for those that block writes then.
+-- Refuses to publish to a topic that blocks writes while no group is subscribed.
 create or replace function postbus.check_subscribed(topic postbus.topic) returns void
 language plpgsql as $$
 declare

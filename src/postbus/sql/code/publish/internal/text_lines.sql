@@ -1,4 +1,4 @@
--- Takes lines apart that are text, in the quickest way. Null where they are not, or where the database has no way to tell.
+-- Splits text into lines, in the quickest way. Null if it is no text, or if the database cannot tell.
 create or replace function postbus.text_lines(lines bytea) returns text[]
 language plpgsql immutable strict as $$
 begin

@@ -1,4 +1,4 @@
--- Refuses a pop that asks for nothing.
+-- Refuses a pop of less than one message, or with an invalid lease.
 create or replace function postbus.check_pop(max_count integer, lease interval) returns void
 language plpgsql as $$
 begin

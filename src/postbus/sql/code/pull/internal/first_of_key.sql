@@ -1,7 +1,8 @@
--- The first message of a key on the shelves of subscriptions, locked, if a pop may take it now: it is due, nobody has a message of
--- the key in hand, and no worker holds the lane (`held`). Messages that were put off are passed by if the group lets others pass.
+-- The first message of a key in the pull buffers of subscriptions, locked, if a pop may take it now: it is due, nobody has a
+-- message of the key in hand, and no worker holds the lane (`held`). Messages that wait for a retry are passed by if the group
+-- lets others pass.
 --
--- Locks: rows of retrying (skip locked).
+-- Locks: rows of deferred (skip locked).
 create or replace function postbus.first_of_key(
     subscription_ids bigint[],
     topic            postbus.topic,
@@ -16,16 +17,16 @@ begin
         select r.ctid
           from unnest(subscription_ids) as part (id)
          cross join lateral (
-            select r.ctid from postbus.retrying r
+            select r.ctid from postbus.deferred r
              where r.subscription_id = part.id and r.lane = postbus.lane_of(first_of_key.key, topic.lanes)
-               and r.key = first_of_key.key and not (passes and postbus.is_put_off(r, as_of))
-             order by r.position, r.id limit 1) as first         -- if that is locked, the next one is not to be had, either
-          join postbus.retrying r on r.ctid = first.ctid
+               and r.key = first_of_key.key and not (passes and postbus.awaits_retry(r, as_of))
+             order by r.sequence, r.id limit 1) as first         -- if that is locked, the next one is not to be had, either
+          join postbus.deferred r on r.ctid = first.ctid
          where not r.parked and r.due_at <= as_of and r.lane <> all (held)
            and not exists (
-               select from postbus.retrying other
+               select from postbus.deferred other
                 where other.subscription_id = r.subscription_id and other.lane = r.lane and other.key = r.key
-                  and other.position <= postbus.last_tried(r.subscription_id, r.lane, r.key)
+                  and other.sequence <= postbus.last_in_hand(r.subscription_id, r.lane, r.key)
                   and other.token is not null and other.due_at > as_of)
            for update of r skip locked);
 end $$;

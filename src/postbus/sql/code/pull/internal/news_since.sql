@@ -1,5 +1,5 @@
--- Whether the log has something for a group that is pulled, and since when about; null if not. Cheap, and never wrong about
--- that: read_log looks closely. Of a topic with storage of its own nothing is known before that is read.
+-- Whether the log has something for a pulling group, and roughly since when; null if not. Cheap; a wrong yes does no harm, since
+-- read_log looks closely. For a topic with its own log storage the answer is known only by reading.
 create or replace function postbus.news_since(subscription_id bigint) returns timestamptz
 language plpgsql stable
 set plan_cache_mode = force_generic_plan
@@ -22,9 +22,9 @@ begin
             return '-infinity';     -- half-way
         end if;
         select s.published_at into _at from postbus.segment_shared s
-         where s.storage_id = _topic.storage_id and s.topic_id = _topic.id and s.position > (_cursor.seen).position
+         where s.storage_id = _topic.storage_id and s.topic_id = _topic.id and s.sequence > (_cursor.seen).sequence
            and not pg_visible_in_snapshot(s.txid, (_cursor.seen).snapshot)
-         order by s.topic_id, s.position limit 1;
+         order by s.topic_id, s.sequence limit 1;
         if _at is null then         -- what was committed late lies before that: see read_log
             select s.published_at into _at
               from (select open.txid as low, open.txid as high from pg_snapshot_xip((_cursor.seen).snapshot) as open (txid)

@@ -1,13 +1,13 @@
--- Takes up to max_count messages for a group from a topic: see pop.
+-- Leases up to max_count messages of a topic for a group: see pop.
 --
--- What is in the log goes to the group's shelf first, whenever there is too little for this pop; a pop of one key, and
--- one of a group that has some keys only, may have to move more than that until it comes to its own.
+-- Whenever the pull buffer has too little for this pop, messages are first moved to it from the log. A pop of one key, or of a
+-- group that wants some keys only, may have to move more than it asks for until it finds its own.
 --
--- A DEAD group comes back, and gets messages at once. place is the place that its resurrection took, where the caller has
--- brought it back. While another transaction is bringing the group back, this pop gets what is on the shelf. In a transaction that
--- has written, a DEAD group cannot come back, and the pop is refused.
+-- A DEAD group comes back, and gets messages at once. `place` is the position that the resurrection took, if the caller has
+-- brought the group back. While another transaction is bringing it back, this pop gets what is in the buffer. A transaction that
+-- has written cannot bring a group back, so its pop is refused.
 --
--- Writes: see shelve, claim_shelved and note_life.
+-- Writes: see fill_buffer, claim_buffered and note_life.
 create or replace function postbus.pop_group(
     topic      text,
     group_name text,
@@ -16,10 +16,10 @@ create or replace function postbus.pop_group(
     lease      interval,
     key        text,
     auto_ack   boolean,
-    floor      text,
+    scan_floor      text,
     max_bytes  bigint,
     as_of      timestamptz,
-    place      text default null
+    "position"      text default null
 ) returns setof postbus.popped
 language plpgsql as $$
 declare
@@ -27,8 +27,8 @@ declare
     _group  postbus.subscription;
     _parts  bigint[];           -- the group's subscription, and that of its history
     _part   bigint;
-    _since  timestamptz := case when floor like '3%' then to_timestamp(substr(floor, 2)::double precision) else '-infinity' end;
-    _found  postbus.retrying[];
+    _since  timestamptz := case when scan_floor like '3%' then to_timestamp(substr(scan_floor, 2)::double precision) else '-infinity' end;
+    _found  postbus.deferred[];
     _shelf  record;
     _read   record;
     _row    postbus.popped;
@@ -44,44 +44,44 @@ begin
     end if;
     _end.more := false;
     if _group.state = 'PAUSED' then
-        _end.next_floor := floor;
+        _end.next_scan_floor := scan_floor;
         return next _end;
         return;
     elsif _group.state = 'DEAD' then
-        select r.place into place from postbus.bring_back(array[_group.id]) as r;
+        select r.position into position from postbus.bring_back(array[_group.id]) as r;
         _group.seen_at := as_of;
     end if;
     lease := coalesce(lease, _topic.lease);
     _parts := array(select s.id from postbus.subscription s
                      where s.id = _group.id or s.catch_up_of = _group.id and s.state = 'ACTIVE' order by s.id);
-    select * into _shelf from postbus.look_at_shelf(_parts, _topic, max_count, key, _since, as_of);
+    select * into _shelf from postbus.look_at_buffer(_parts, _topic, max_count, key, _since, as_of);
     if _shelf.is_enough then
-        _taken := postbus.claim_shelved(_parts, _topic, _token, member, max_count, max_bytes, lease, key, _since, as_of);
+        _taken := postbus.claim_buffered(_parts, _topic, _token, member, max_count, max_bytes, lease, key, _since, as_of);
         _end.more := _end.more or _taken > 0;
     end if;
     if _taken = 0 then      -- too little is there, or it waits behind what others have in hand
-        for _round in 1 .. case when place is null then 1 else 3 end loop      -- one that came back gets messages now: see is_on_its_way
+        for _round in 1 .. case when position is null then 1 else 3 end loop      -- one that came back gets messages now: see is_on_its_way
             _end.more := false;
             foreach _part in array _parts loop
                 -- Of one key, or some, what comes first in the log may all be of others.
                 select * into _read
-                  from postbus.shelve(_part, _topic, case when num_nonnulls(key, _group.keys) > 0 then greatest(max_count, 10000)
+                  from postbus.fill_buffer(_part, _topic, case when num_nonnulls(key, _group.keys) > 0 then greatest(max_count, 10000)
                                                           when max_count < 100 then 1000 else max_count end,
                                       max_bytes, case when _shelf.first_due is null then max_count - _taken else 0 end, key, _token, member,
-                                      lease, as_of, place);
+                                      lease, as_of, position);
                 _taken := _taken + _read.taken;
-                _end.more := _end.more or _read.more or _read.shelved > _read.taken;
+                _end.more := _end.more or _read.more or _read.buffered > _read.taken;
             end loop;
             if _taken = 0 then
-                _taken := postbus.claim_shelved(_parts, _topic, _token, member, max_count, max_bytes, lease, key, _since, as_of);
+                _taken := postbus.claim_buffered(_parts, _topic, _token, member, max_count, max_bytes, lease, key, _since, as_of);
             end if;
             exit when _taken > 0 or not _end.more;
         end loop;
     end if;
-    _found := array(select r from postbus.retrying r where r.token = _token order by r.position, r.id);
+    _found := array(select r from postbus.deferred r where r.token = _token order by r.sequence, r.id);
     if cardinality(_found) > 0 then
         if auto_ack then
-            perform postbus.settle_shelved(_token, null, 'done', null, null, null, null, as_of);
+            perform postbus.settle_popped(_token, null, 'done', null, null, null, null, as_of);
         end if;
         select topic, case when not auto_ack then _token end, as_of + lease, lease, array_agg(f.id), array_agg(f.published_at),
                array_agg(f.attempts), array_agg(4::smallint), array_agg(f.key), array_agg(f.correlation_id), array_agg(f.content_type),
@@ -96,11 +96,11 @@ begin
     end if;
     -- What became due two seconds before the first that was found is settled, or somebody has it in hand. Dead rows of it
     -- are not to be stepped over, however long they stay.
-    _end.next_floor := '3' || extract(epoch from coalesce(_shelf.first_due, as_of) - interval '2 seconds')::text;
+    _end.next_scan_floor := '3' || extract(epoch from coalesce(_shelf.first_due, as_of) - interval '2 seconds')::text;
     if not _end.more then
         select min(next.due_at) - as_of into _end.next_due
           from unnest(_parts) as part (id)
-         cross join lateral (select r.due_at from postbus.retrying r
+         cross join lateral (select r.due_at from postbus.deferred r
                               where r.subscription_id = part.id and not r.parked and r.due_at > as_of order by r.due_at limit 1) as next;
     end if;
     return next _end;

@@ -1,5 +1,5 @@
--- The scopes of which a consumer has messages in hand that it popped from all of their topics: it lives in each of these. Forgets
--- pops whose messages are settled, or somebody else's.
+-- The scopes of which a consumer has messages in hand that it popped from all topics of the scope: its group lives in each of
+-- these. Forgets pops whose messages are settled, or in hand of somebody else.
 --
 -- Writes: scope_pop.  Locks: its rows (skip locked).
 create or replace function postbus.scopes_in_hand(as_of timestamptz) returns bigint[]
@@ -9,8 +9,8 @@ set enable_mergejoin = off as $$
 begin
     delete from postbus.scope_pop p
      where p.ctid = any (array(select old.ctid from postbus.scope_pop old
-                                where not exists (select from postbus.retrying r where r.token = old.token)
+                                where not exists (select from postbus.deferred r where r.token = old.token)
                                   for update of old skip locked));
     return array(select distinct p.scope_id from postbus.scope_pop p
-                  where exists (select from postbus.retrying r where r.token = p.token and r.due_at > as_of));
+                  where exists (select from postbus.deferred r where r.token = p.token and r.due_at > as_of));
 end $$;

@@ -1,5 +1,5 @@
--- Refuses a claim that makes no sense, and one from a topic that has groups. Of a queue that became PUB_SUB what is left is
--- claimed: then moved is true, and ordered says whether the queue was.
+-- Refuses invalid parameters of a claim, and a claim from a PUB_SUB topic. If the topic was a queue, and messages are left in it,
+-- these may be claimed: then moved is true, and ordered says whether the queue was ordered.
 create or replace function postbus.check_claim(
     topic     postbus.topic,
     name      text,

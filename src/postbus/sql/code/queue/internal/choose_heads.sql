@@ -1,16 +1,14 @@
--- Chooses of the messages of an ordered topic that were found those that are the first of their key, up to
--- max_count of them and max_bytes of payload. The others are parked behind their key and come back when
--- it is their turn: see pass_keys. is_left says that some were left where they are: beyond a limit, or of
--- a key that somebody else is taking or passing on.
+-- Chooses the messages to claim from an ordered topic: of those that were found, the first one of each key, up to max_count
+-- messages and max_bytes of payload. The others are parked behind their key until it is their turn: see pass_keys. is_left says
+-- that some were left as they are: they lie beyond a limit, or somebody else is taking or passing on their key.
 --
--- busy_key has a row for each key with a message in hand, be it leased or waiting for its next attempt;
--- only its head_id may be taken. Who takes or passes a key holds the lock of that row, so a key is
--- neither taken twice nor left alone with parked messages.
+-- busy_key has a row for each key of which a message is in hand, leased or waiting for its next attempt. Only its head_id may be
+-- claimed. Whoever takes or passes on a key locks that row, so no key is taken twice or left alone with parked messages.
 --
--- Waits only for claimers that are taking a key for the first time, in the order of the keys; so claimers
--- cannot wait for one another in a circle, and nobody waits for the transaction of a handler.
+-- Waits only for claimers that are taking a key for the first time, in the order of the keys. So claimers cannot deadlock, and
+-- nobody waits for a handler's transaction.
 --
--- Messages published before the topic was ordered go as they come.
+-- Messages that were published before the topic was ordered are claimed without regard to their keys.
 --
 -- Writes: queued, busy_key.  Locks: busy_key rows (skip locked).
 create or replace function postbus.choose_heads(

@@ -1,7 +1,7 @@
 -- Leases up to max_count due messages of a topic to one member, and at most max_bytes of payload and headers, but always one message.
 -- A lease is one row, so it has at most 10,000 messages and 64 MiB, whatever is asked for: see append_many.
 --
--- The messages come as arrays, one element each; the token is null if there is nothing to do. The member hands next_floor to its next
+-- The messages come as arrays, one element each; the token is null if there is nothing to do. The member hands next_scan_floor to its next
 -- claim of the same topic on this server. more says that asking again at once is worth it; if nothing was found, next_due tells how
 -- long it is until something is expected. moved: the queue became PUB_SUB, and what is left in it is claimed.
 --
@@ -15,14 +15,14 @@ create or replace function postbus.claim_as_of(
     member    text,
     max_count integer,
     lease     interval default null,
-    floor     text default null,
+    scan_floor     text default null,
     max_bytes bigint default 16777216,
     as_of     timestamptz default clock_timestamp(),
     with_suspects boolean default true,
     out token           uuid,
     out ends_at         timestamptz,
     out lease_length    interval,
-    out next_floor      text,
+    out next_scan_floor      text,
     out more            boolean,
     out ordered         boolean,
     out next_due        interval,
@@ -45,10 +45,10 @@ set enable_hashjoin = off
 set enable_mergejoin = off as $$
 declare
     _topic     postbus.topic := postbus.topic_options(topic);
-    -- The digit tells the format: a floor of another version of Postbus is none.
-    _floor     postbus.queue_floor := case when floor like '2%' then substr(floor, 2)::postbus.queue_floor end;
+    -- The digit tells the format: a scan floor of another version of Postbus is none.
+    _scan_floor     postbus.scan_floor := case when scan_floor like '2%' then substr(scan_floor, 2)::postbus.scan_floor end;
     _snapshot  pg_snapshot := pg_current_snapshot();
-    -- What this transaction has done before is in no snapshot of its own: then the floor stays where it is.
+    -- What this transaction has done before is in no snapshot of its own: then the scan floor stays where it is.
     _is_used   boolean := pg_current_xact_id_if_assigned() is not null;
     _promoted  timestamptz;
     _found     tid[];
@@ -65,7 +65,7 @@ begin
         if _topic.paused_at is not null then
             more := false;
             ordered := _topic.ordered;
-            next_floor := floor;
+            next_scan_floor := scan_floor;
             return;
         end if;
     end if;
@@ -78,18 +78,18 @@ begin
           from postbus.claim_suspects_as_of(topic, member, max_count, lease, false, as_of) as c;
         if token is not null then
             more := true;
-            next_floor := floor;
+            next_scan_floor := scan_floor;
             return;
         end if;
     end if;
-    _promoted := postbus.promote_delayed(_topic.id, _floor, as_of);
+    _promoted := postbus.promote_delayed(_topic.id, _scan_floor, as_of);
     if _topic.ordered then
         -- Many are looked at, since all of a key that is in hand are only parked.
-        select f.tids, f.more into _found, more from postbus.find_queued(_topic.id, greatest(max_count, 500), 1 << 30, _floor) as f;
+        select f.tids, f.more into _found, more from postbus.find_queued(_topic.id, greatest(max_count, 500), 1 << 30, _scan_floor) as f;
         select c.heads, c.is_left into _chosen, _is_left from postbus.choose_heads(_topic.id, _found, max_count, max_bytes) as c;
         more := more or cardinality(_chosen) = max_count;
     else
-        select f.tids, f.more into _chosen, more from postbus.find_queued(_topic.id, max_count, max_bytes, _floor) as f;
+        select f.tids, f.more into _chosen, more from postbus.find_queued(_topic.id, max_count, max_bytes, _scan_floor) as f;
     end if;
 
     ordered := _topic.ordered;
@@ -118,13 +118,13 @@ begin
           from postbus.delayed d where d.topic_id = _topic.id and d.due_at > as_of order by d.due_at limit 1;
     end if;
 
-    -- Stepping over a few more rows costs less than looking for the new floor: not every time.
-    _floor.used := _floor.used + 1 + coalesce(cardinality(_chosen), 0);
+    -- Stepping over a few more rows costs less than looking for the new scan floor: not every time.
+    _scan_floor.used := _scan_floor.used + 1 + coalesce(cardinality(_chosen), 0);
     if _is_used then
-        next_floor := floor;
-    elsif _floor.used < 50 then
-        next_floor := '2' || _floor::text;
+        next_scan_floor := scan_floor;
+    elsif _scan_floor.used < 50 then
+        next_scan_floor := '2' || _scan_floor::text;
     else
-        next_floor := '2' || postbus.raise_floor(_floor, _topic.id, _snapshot, _promoted)::text;
+        next_scan_floor := '2' || postbus.raise_scan_floor(_scan_floor, _topic.id, _snapshot, _promoted)::text;
     end if;
 end $$;

@@ -1,9 +1,9 @@
--- Leases messages of a queue that are suspected of having ended a process, apart from all others: those that were in hand
--- together are tried an eighth at a time, and in the end alone. See return_expired.
+-- Leases suspects of a queue, apart from all other messages. Messages that were in hand together are tried an eighth at a time,
+-- and finally one by one. See return_expired.
 --
--- With is_promised the caller handles nothing else until they are settled; if it is null, the caller does handle other messages. Such a
--- one, and a member that holds other messages, gets one that is to be alone only when that has waited for a minute, and as one that
--- is not alone: if the process ends then, nothing is charged.
+-- With is_promised, the caller handles nothing else until the suspects are settled. If it is null, the caller does handle other
+-- messages. Such a caller, and a member that has other messages in hand, gets a suspect that should be tried alone only after that
+-- has waited for a minute, and not as one that is alone: if the process ends, no attempt is charged.
 --
 -- Writes: delayed, lease.  Locks: delayed rows (skip locked).
 create or replace function postbus.claim_suspects_as_of(

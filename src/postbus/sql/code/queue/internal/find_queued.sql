@@ -1,15 +1,15 @@
--- Finds and locks up to max_count messages of a topic that may be claimed: the highest priority
--- first, then in the order in which their transactions began to write. Stops at max_bytes of
--- payload, but finds at least one. `more` says that a limit ended the search.
+-- Finds and locks up to max_count messages of a topic that may be claimed: the highest priority first, then in the order in which
+-- their transactions began to write. Stops at max_bytes of payload, but finds at least one. `more` says that a limit ended the
+-- search.
 --
--- Never waits: rows that another member is claiming are skipped. What the floor is, is told at its type.
+-- Never waits: rows that another member is claiming are skipped. The type scan floor explains the floor.
 --
 -- Locks: queued rows (skip locked).
 create or replace function postbus.find_queued(
     topic_id  bigint,
     max_count integer,
     max_bytes bigint,
-    floor     postbus.queue_floor,
+    scan_floor     postbus.scan_floor,
     out tids  tid[],
     out more  boolean
 )
@@ -24,17 +24,17 @@ begin
       from (select waiting.ctid, waiting.size
               from generate_series(9, 0, -1) as level (priority)
              cross join lateral (
-                   select late.* from (     -- of transactions that were open when the floor was taken
+                   select late.* from (     -- of transactions that were open when the scan floor was taken
                         select q.ctid, length(q.payload) + postbus.headers_size(q.headers) as size from postbus.queued q
                          where q.topic_id = find_queued.topic_id and q.priority = level.priority and not q.parked
-                           and q.txid = any (floor.open) and q.txid < coalesce(floor.txids[level.priority + 1], floor.xmax, '0')
+                           and q.txid = any (scan_floor.open) and q.txid < coalesce(scan_floor.txids[level.priority + 1], scan_floor.xmax, '0')
                            for update skip locked) as late
                    union all
                    select above.* from (
                         select q.ctid, length(q.payload) + postbus.headers_size(q.headers) as size from postbus.queued q
                          where q.topic_id = find_queued.topic_id and q.priority = level.priority and not q.parked
-                           and (q.txid, q.id) > (coalesce(floor.txids[level.priority + 1], floor.xmax, '0'),
-                                                 coalesce(floor.ids[level.priority + 1], 0))
+                           and (q.txid, q.id) > (coalesce(scan_floor.txids[level.priority + 1], scan_floor.xmax, '0'),
+                                                 coalesce(scan_floor.ids[level.priority + 1], 0))
                          order by q.topic_id, q.priority, q.txid, q.id
                            for update skip locked) as above
                    ) as waiting

@@ -1,4 +1,4 @@
--- How many bytes headers have where they are used: in a table they may be compressed.
+-- The size of headers in memory, in bytes. Headers that come from a table may be compressed there.
 create or replace function postbus.headers_size(headers jsonb) returns integer
 language sql stable as $$
     select case when headers is null then 0

@@ -1,4 +1,4 @@
--- Keeps finished messages of a topic with a retention, and passes their keys if it is ordered.
+-- Keeps settled messages if the topic has a retention, and passes their keys on if it is ordered.
 --
 -- Writes: finished; see pass_keys.
 create or replace function postbus.keep_finished(

@@ -1,10 +1,10 @@
--- Moves the delayed messages of a topic that are due to the queue, up to 1000 at a time. Suspects stay: see claim_suspects.
--- Returns the due time up to which they are promoted: for the next floor.
+-- Moves due messages of a topic from `delayed` to the queue, up to 1000 at a time, except for suspects: see claim_suspects.
+-- Returns the due time up to which messages are promoted, for the next scan floor.
 --
 -- Writes: delayed, queued.  Locks: delayed rows (skip locked).
 create or replace function postbus.promote_delayed(
     topic_id bigint,
-    floor    postbus.queue_floor,
+    scan_floor    postbus.scan_floor,
     as_of    timestamptz
 ) returns timestamptz
 language plpgsql as $$
@@ -15,11 +15,11 @@ declare
     _count    integer;
     _last_due timestamptz;
 begin
-    -- A clock that was set back makes the floor useless: look at everything.
-    if floor.delays_due_at <= as_of then
-        _above := floor.delays_due_at;
-        _open := floor.open;
-        _since := floor.xmax;
+    -- A clock that was set back makes the scan floor useless: look at everything.
+    if scan_floor.delays_due_at <= as_of then
+        _above := scan_floor.delays_due_at;
+        _open := scan_floor.open;
+        _since := scan_floor.xmax;
     end if;
 
     if not exists (select from postbus.delayed d where d.topic_id = promote_delayed.topic_id and d.due_at > _above and d.due_at <= as_of
@@ -36,11 +36,11 @@ begin
         select d.ctid, d.due_at from postbus.delayed d
          where d.topic_id = promote_delayed.topic_id and d.due_at > _above and d.due_at <= as_of and d.trial is null
          order by d.topic_id, d.due_at limit 1000 for update skip locked
-    ), late as (        -- committed after the floor was taken, and due before it
+    ), late as (        -- committed after the scan floor was taken, and due before it
         select d.ctid from postbus.delayed d
          where d.topic_id = promote_delayed.topic_id and d.txid >= _since and d.due_at <= _above and d.trial is null
            for update skip locked
-    ), open_then as (   -- open when the floor was taken
+    ), open_then as (   -- open when the scan floor was taken
         select d.ctid from postbus.delayed d
          where d.topic_id = promote_delayed.topic_id and d.txid = any (_open) and d.due_at <= _above and d.trial is null
            for update skip locked

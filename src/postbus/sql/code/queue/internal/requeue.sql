@@ -1,4 +1,4 @@
--- Puts messages that were leased back into the queue, to be claimed at once.
+-- Returns messages to the queue, where they may be claimed at once.
 --
 -- Writes: queued.
 create or replace function postbus.requeue(topic_id bigint, ordered boolean, messages postbus.queue_message[]) returns void

@@ -1,12 +1,12 @@
--- Takes back what is leased beyond the end of its lease: its process has ended, or stands still. Returns the number of messages.
+-- Returns messages whose lease has ended: their process has ended, or hangs. Returns the number of messages.
 --
--- A message that was alone in hand of its process is charged the attempt. It comes back alone, after the topic's backoff from the
--- second time on, or goes to the dead letters if its attempts are used up. Of several messages nobody knows which one ended the
--- process, or whether somebody else did; the handlers of some were perhaps never called. These are suspected: none is charged, and
--- they are tried apart from others, and in the end alone. See claim_suspects.
+-- A message that was alone in hand is charged the attempt. It is tried alone again, after the topic's backoff from the second time
+-- on, or becomes a dead letter if its attempts are used up. Of several messages in hand nobody knows which one ended the process,
+-- if it was one of them; some handlers may not have been called at all. These messages become suspects: no attempt is charged, and
+-- they are tried apart from others, finally one by one. See claim_suspects.
 --
--- Looks at leases that ended after `since` only, if it is given: leases that ended long ago have been
--- returned already, and stepping over what they left behind costs time.
+-- If `since` is given, only leases that ended after it are looked at. Earlier ones have been returned already, and stepping over
+-- the dead rows that they left takes time.
 --
 -- Writes: lease, delayed, dead_letter, sweep_job.  Locks: lease rows (skip locked), then busy_key rows.
 create or replace function postbus.return_expired_as_of(
@@ -41,14 +41,14 @@ begin
         _held := format('last held by %s', postbus.in_line(_lease.member, 300));
         _open := array(select m from unnest(_lease.messages) as m where m.id = any (_lease.open_ids));
         if cardinality(_open) <> 1 or not coalesce(_lease.alone, postbus.was_alone(_lease.member)) then
-            perform postbus.suspect(_lease.topic_id, _lease.ordered, _open,
+            perform postbus.make_suspects(_lease.topic_id, _lease.ordered, _open,
                                     (_hands ->> (_lease.member || ' ' || _lease.topic_id))::bigint, _held, _lease.outlasted, as_of);
         elsif _open[1].attempts < _topic.max_attempts then
-            perform postbus.try_later(_lease.topic_id, _lease.ordered, _open, _topic,
+            perform postbus.delay_retry(_lease.topic_id, _lease.ordered, _open, _topic,
                                       case when _open[1].attempts < 2 then least(as_of, clock_timestamp()) - as_of end,
                                       format('the lease ended without an answer; %s', _held), as_of, trial => 1, outlasted => _lease.outlasted);
         else
-            perform postbus.bury(_lease.topic_id, _lease.ordered, _open,
+            perform postbus.give_up_messages(_lease.topic_id, _lease.ordered, _open,
                                  format('the lease ended %s times without an answer', _topic.max_attempts),
                                  _held, as_of);
         end if;

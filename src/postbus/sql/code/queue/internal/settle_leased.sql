@@ -3,7 +3,7 @@
 -- token, a pop of a group may have it.
 -- Says of each id what became of it: 'done', 'retried', 'dead', 'released' or 'lost'.
 --
--- Writes: lease, finished, delayed, dead_letter, queued; see settle_shelved.  Locks: the lease row, then busy_key rows.
+-- Writes: lease, finished, delayed, dead_letter, queued; see settle_popped.  Locks: the lease row, then busy_key rows.
 create or replace function postbus.settle_leased(
     token        uuid,
     ids          bigint[],
@@ -30,7 +30,7 @@ declare
 begin
     select * into _lease from postbus.lease l where l.token = settle_leased.token for update;
     if _lease.token is null then
-        return query select * from postbus.settle_shelved(token, ids, outcome, delay, error, reason, max_attempts, as_of);
+        return query select * from postbus.settle_popped(token, ids, outcome, delay, error, reason, max_attempts, as_of);
         return;
     end if;
     _messages := array(select message from unnest(_lease.messages) as message
@@ -51,15 +51,15 @@ begin
                        m.headers, m.payload)::postbus.queue_message
               from unnest(_messages) as m));
     elsif outcome = 'dead' then
-        perform postbus.bury(_lease.topic_id, _lease.ordered, _messages, reason, error, as_of);
+        perform postbus.give_up_messages(_lease.topic_id, _lease.ordered, _messages, reason, error, as_of);
     else
         select * into _topic from postbus.topic t where t.id in (_lease.topic_id, 0) order by t.id = 0 limit 1;
         _limit := coalesce(max_attempts, _topic.max_attempts);
         _spent := array(select m from unnest(_messages) as m where m.attempts >= _limit);
         if cardinality(_spent) > 0 then
-            perform postbus.bury(_lease.topic_id, _lease.ordered, _spent, format('failed %s times', _limit), error, as_of);
+            perform postbus.give_up_messages(_lease.topic_id, _lease.ordered, _spent, format('failed %s times', _limit), error, as_of);
         end if;
-        perform postbus.try_later(_lease.topic_id, _lease.ordered, array(select m from unnest(_messages) as m where m.attempts < _limit),
+        perform postbus.delay_retry(_lease.topic_id, _lease.ordered, array(select m from unnest(_messages) as m where m.attempts < _limit),
                                   _topic, delay, error, as_of);
     end if;
     return query

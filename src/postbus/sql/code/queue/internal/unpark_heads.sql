@@ -1,6 +1,5 @@
--- Lets the first message of each key be found by claimers, if it is parked.
---
--- It gets a new txid, so that it lies above every claimer's floor.
+-- Makes the first message of each key visible to claimers, if it is parked. The message gets a new txid, so that it lies above
+-- every claimer's scan floor.
 --
 -- Writes: queued.
 create or replace function postbus.unpark_heads(topic_id bigint, keys text[]) returns void

@@ -1,4 +1,4 @@
--- A group's record of a scope; or, if there is none, what one would be that is recorded now.
+-- A group's record of a scope; or, if there is none, the record that would be made now.
 create or replace function postbus.as_scope(
     group_name text,
     topic      text,

@@ -1,4 +1,4 @@
--- Refuses a scope that is none: it is a topic, a key of a topic, a namespace, a task, or a pattern of names.
+-- Refuses a scope that is not exactly one of: a topic, a key of a topic, a namespace, a task, a pattern of names.
 create or replace function postbus.check_scope(topic text, key text, namespace text, task text, pattern text) returns void
 language plpgsql as $$
 begin

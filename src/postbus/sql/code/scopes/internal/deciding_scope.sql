@@ -1,4 +1,4 @@
--- The record that decides where a group starts in a topic as a whole: the most specific one, and of these the first. A topic goes
+-- The record that decides where a group starts in a topic as a whole: the most specific one, and of these the first. A topic comes
 -- before a namespace, that before a task, and that before a pattern. Nulls if the topic is in no scope of the group.
 create or replace function postbus.deciding_scope(group_name text, topic postbus.topic) returns postbus.scope
 language sql stable as $$

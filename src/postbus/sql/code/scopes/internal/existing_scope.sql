@@ -1,4 +1,4 @@
--- A group's record of a scope. Refuses one that is not there.
+-- A group's record of a scope. Refuses a scope that is not recorded.
 create or replace function postbus.existing_scope(
     group_name text,
     topic      text,

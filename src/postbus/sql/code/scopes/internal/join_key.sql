@@ -1,79 +1,79 @@
--- Gives a group one more key of a topic, or all others, from where a record says. What lies between that and the group's
--- place it gets at once, one after the other per key; what is before its place and not meant goes by.
+-- Gives a group one more key of a topic, or all others, from where a record says. What lies between that and the group's position
+-- it gets at once, as deferred messages, one after the other per key. Messages of other keys before its position are skipped.
 --
--- A group that has all keys already keeps what it gets: only what its own start has left out is added.
--- More than beside_from messages are refused: they would be copied.
+-- A group that has all keys already keeps what it gets: only what its own start has left out is added. More than beside_from
+-- messages are refused, because they would be copied.
 --
--- Who works for the group loses its lanes, and takes them again with the keys of then: what it has passed by, and not told
--- yet, it reads once more.
+-- Processes that work for the group lose its lanes, and take them again with the new keys: they read once more what they had
+-- passed without saying so yet.
 --
--- Writes: subscription, retrying, settled_ahead; see move_cursors.  Locks: lane rows.
+-- Writes: subscription, deferred, settled_ahead; see move_cursors.  Locks: lane rows.
 create or replace function postbus.join_key(subscription postbus.subscription, topic postbus.topic, scope postbus.scope) returns void
 language plpgsql as $$
 declare
     _wanted postbus.log_cursor := postbus.scope_cursor(scope, topic);
     _most   bigint := postbus.catch_up_options(subscription.catch_up) ->> 'beside_from';
     _count  bigint := 0;
-    _leaf   integer;
+    _partition   integer;
     _more   bigint;
 begin
     perform postbus.move_cursors(subscription.id, null, null);
     update postbus.subscription s set keys = case when scope.key is not null and s.keys is not null then s.keys || scope.key end
      where s.id = subscription.id;
-    for _leaf in select l.epoch from postbus.log_leaf l where l.storage_id = topic.storage_id order by l.epoch loop
-        continue when not postbus.lock_leaf(topic.storage_id, _leaf);
+    for _partition in select l.epoch from postbus.log_partition l where l.storage_id = topic.storage_id order by l.epoch loop
+        continue when not postbus.lock_partition(topic.storage_id, _partition);
         if subscription.keys is not null then     -- who left the lanes has noted what it passed by, also what is wanted from now on
             execute format(
                 'with wanted as (
-                    select s.lane, s.position, range_agg(int4range(m.n - 1, m.n)) as indexes
+                    select s.lane, s.sequence, range_agg(int4range(m.n - 1, m.n)) as indexes
                       from postbus.settled_ahead own
-                      join postbus.%I s on s.position = own.position and s.lane = own.lane and s.topic_id = $1
+                      join postbus.%I s on s.sequence = own.sequence and s.lane = own.lane and s.topic_id = $1
                      cross join lateral generate_series(1, s.count) as m (n)
                      where own.subscription_id = $2 and case when $4 is null then (s.keys[m.n] <> all ($5)) is not false else s.keys[m.n] = $4 end
-                       and m.n > s.count - postbus.unseen($3, s.position, s.txid, s.count, s.published_at)
-                     group by s.lane, s.position
+                       and m.n > s.count - postbus.unseen_in_segment($3, s.sequence, s.txid, s.count, s.published_at)
+                     group by s.lane, s.sequence
                  )
                  update postbus.settled_ahead own set indexes = own.indexes - wanted.indexes
                    from wanted
-                  where own.subscription_id = $2 and own.lane = wanted.lane and own.position = wanted.position',
-                    postbus.leaf_name(topic.storage_id, _leaf))
+                  where own.subscription_id = $2 and own.lane = wanted.lane and own.sequence = wanted.sequence',
+                    postbus.partition_name(topic.storage_id, _partition))
               using topic.id, subscription.id, _wanted, scope.key, subscription.keys;
         end if;
         execute format(
             'with message as (
-                select s.lane, s.position, postbus.first_id(s.position) + m.n - 1 as id, s.published_at, m.key, m.correlation_id,
+                select s.lane, s.sequence, postbus.first_id(s.sequence) + m.n - 1 as id, s.published_at, m.key, m.correlation_id,
                        coalesce(m.content_type, s.content_type) as content_type, m.headers, m.payload,
-                       m.n > s.count - postbus.unseen($3, s.position, s.txid, s.count, s.published_at) as is_wanted,
-                       postbus.covers(c.cursor, s.position, s.txid, m.n::integer - 1, s.count, s.published_at) as is_passed
+                       m.n > s.count - postbus.unseen_in_segment($3, s.sequence, s.txid, s.count, s.published_at) as is_wanted,
+                       postbus.is_past(c.cursor, s.sequence, s.txid, m.n::integer - 1, s.count, s.published_at) as is_passed
                   from postbus.%I s
                   join postbus.current_cursor c on c.subscription_id = $2 and c.lane = s.lane
                  cross join lateral unnest(postbus.payloads_of(s.payloads, s.count, s.in_lines), s.keys, s.correlation_ids, s.content_types,
                                            s.headers)
                             with ordinality as m (payload, key, correlation_id, content_type, headers, n)
                  where s.topic_id = $1 and case when $4 is null then (m.key <> all ($5)) is not false else m.key = $4 end
-                   and ($5 is not null or postbus.covers($6, s.position, s.txid, m.n::integer - 1, s.count, s.published_at))
+                   and ($5 is not null or postbus.is_past($6, s.sequence, s.txid, m.n::integer - 1, s.count, s.published_at))
              ), passed_by as (
-                insert into postbus.settled_ahead as known (subscription_id, lane, position, indexes)
-                select $2, m.lane, m.position, range_agg(int4range((m.id & 1023)::integer, (m.id & 1023)::integer + 1))
+                insert into postbus.settled_ahead as known (subscription_id, lane, sequence, indexes)
+                select $2, m.lane, m.sequence, range_agg(int4range((m.id & 1023)::integer, (m.id & 1023)::integer + 1))
                   from message m where not m.is_wanted and not m.is_passed and $5 is not null
-                 group by m.lane, m.position
+                 group by m.lane, m.sequence
                 on conflict on constraint settled_ahead_pkey do update set indexes = known.indexes + excluded.indexes
              ), added as (
-                insert into postbus.retrying (subscription_id, lane, id, position, parked, published_at, key, correlation_id, content_type,
+                insert into postbus.deferred (subscription_id, lane, id, sequence, parked, published_at, key, correlation_id, content_type,
                                               headers, payload)
-                select $2, m.lane, m.id, m.position, m.key is not null, m.published_at, m.key, m.correlation_id, m.content_type,
+                select $2, m.lane, m.id, m.sequence, m.key is not null, m.published_at, m.key, m.correlation_id, m.content_type,
                        m.headers, m.payload
                   from message m where m.is_wanted and m.is_passed
-                on conflict on constraint retrying_pkey do nothing
+                on conflict on constraint deferred_pkey do nothing
                 returning 1
              )
-             select count(*) from added', postbus.leaf_name(topic.storage_id, _leaf))
+             select count(*) from added', postbus.partition_name(topic.storage_id, _partition))
           into _more
          using topic.id, subscription.id, _wanted, scope.key, subscription.keys, subscription.started;
         _count := _count + _more;
         if _count > _most then
             perform postbus.refuse('PB402', 
-                format('the key cannot be added: group %L has gone past more than %s messages of topic %L since the place where the key would begin',
+                format('the key cannot be added: group %L has gone past more than %s messages of topic %L since the point where the key would begin',
                        subscription.group_name, _most, topic.name),
                 'use a group of its own for the key, let it begin later, or raise beside_from of the group''s catch_up');
         end if;

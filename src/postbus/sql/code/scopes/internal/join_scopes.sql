@@ -1,10 +1,11 @@
--- Subscribes the groups into whose scopes a topic has come. A transaction that has written has no place of now; then one is
--- taken that is as good, but takes longer to read from: without a position.
+-- Subscribes the groups into whose scopes a topic has come. A transaction that has written cannot take a position. Then one is
+-- used that is as good but slower to read from: without a sequence.
 --
--- Who records a scope at the same time waits until this transaction has ended, and then sees the topic; or is waited for.
+-- A caller that records a scope at the same time waits until this transaction has ended, and then sees the topic; or is waited
+-- for.
 --
 -- Writes: see join_topic.  Locks: an advisory lock for the transaction, shared.
-create or replace function postbus.join_scopes(topic postbus.topic, place postbus.log_place default null) returns void
+create or replace function postbus.join_scopes(topic postbus.topic, "position" postbus.log_position default null) returns void
 language plpgsql as $$
 declare
     _scope postbus.scope;
@@ -18,7 +19,7 @@ begin
          where c.key is null and postbus.in_scope(c, join_scopes.topic) order by c.group_name, c.recorded_at desc
     loop
         perform postbus.check_cluster();
-        place := coalesce(place, row(0, pg_current_xact_id(), pg_current_snapshot())::postbus.log_place);
-        perform postbus.join_topic(_scope, topic, place);
+        position := coalesce(position, row(0, pg_current_xact_id(), pg_current_snapshot())::postbus.log_position);
+        perform postbus.join_topic(_scope, topic, position);
     end loop;
 end $$;

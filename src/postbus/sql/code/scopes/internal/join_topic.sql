@@ -1,12 +1,12 @@
--- Subscribes a group to a topic that is in one of its scopes, from where the record that decides says; only to one key with
--- a key's record. One that was CANCELLED since `scope` was recorded stays out. One that has some keys gets the others as well.
--- While all that the record has subscribed to is PAUSED, this begins PAUSED, too.
+-- Subscribes a group to a topic that is in one of its scopes, from where the deciding record says; to a single key if the record
+-- is about a key. A group that was CANCELLED on the topic since `scope` was recorded stays out. A group that has some keys gets
+-- the others as well. While all subscriptions of the record are PAUSED, this one begins PAUSED, too.
 --
 -- Writes: see begin_subscription and join_key.
 create or replace function postbus.join_topic(
     scope postbus.scope,
     topic postbus.topic,
-    place postbus.log_place,
+    "position" postbus.log_position,
     is_recorded_now boolean default false,
     out subscription_id bigint,
     out missed          bigint,
@@ -38,7 +38,7 @@ begin
                                     when 'message' then 'FROM_MESSAGE_ID' else 'FROM_TIMESTAMP' end;
     _new.start_at := _scope.start_at;
     _new.start_id := _scope.start_id;
-    _new.subscribed := place;
+    _new.subscribed := position;
     _new.on_failure := _scope.on_failure;
     _new.catch_up := _scope.catch_up;
     _new.keys := case when scope.key is not null then array[scope.key] end;

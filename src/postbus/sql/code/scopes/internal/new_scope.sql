@@ -1,5 +1,5 @@
 -- A record of a scope, to be stored, with where the group starts: `new` looks back by look_back, `message` begins at start_id.
--- Refuses what makes no sense.
+-- Refuses options that contradict one another.
 create or replace function postbus.new_scope(
     scope     postbus.scope,
     mode      text,

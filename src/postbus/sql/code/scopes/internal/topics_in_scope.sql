@@ -1,5 +1,5 @@
--- The PUB_SUB topics in a scope, and those that its record has subscribed to before they left it, each with the group's
--- subscription; nulls where it has none. Topics that the group was cancelled on, since the record, are left out.
+-- The PUB_SUB topics in a scope, and those that its record subscribed to before they left it, each with the group's subscription,
+-- or nulls. Topics on which the group was cancelled since the record are left out.
 create or replace function postbus.topics_in_scope(scope postbus.scope)
 returns table (topic_id bigint, topic_name text, subscription_id bigint, state text, keys text[], waits_for_queue boolean)
 language plpgsql stable

@@ -1,12 +1,12 @@
--- Removes messages that groups of a storage have taken out of the log and not settled, when the topic's max_retention is over:
--- those on the shelves of groups that pull, those to be tried again, and those that wait behind them. What somebody has in hand,
--- or waits for its backoff, is left until it comes back. Redriven and imported messages count from that moment.
+-- Removes deferred messages of groups of a log storage when the topic's max_retention is over: those in pull buffers, those that
+-- wait for a retry, and those parked behind them. What somebody has in hand, or waits for its backoff, is left until it comes
+-- back. For redriven and imported messages the time counts from that moment.
 --
 -- Dead letters stay: somebody has to decide about them.
 --
--- Looks at the oldest thousand of each lane, and removes max_count at most. Returns how many; each group's loss is recorded.
+-- Looks at the oldest thousand of each lane, and removes at most max_count. Returns how many. Each group's loss is recorded.
 --
--- Writes: retrying, settled_ahead, receipt, loss, group_event.  Locks: rows of retrying (skip locked).
+-- Writes: deferred, settled_ahead, receipt, loss, group_event.  Locks: rows of deferred (skip locked).
 create or replace function postbus.expire_copies(storage_id integer, max_count integer, as_of timestamptz) returns bigint
 language plpgsql
 set enable_seqscan = off
@@ -24,22 +24,22 @@ begin
           from postbus.topic t
           join postbus.subscription s on s.topic_id = t.id
           join postbus.lane l on l.subscription_id = s.id
-         cross join lateral (select r.ctid as tid, r.kept_from, r.published_at, r.parked, r.due_at from postbus.retrying r
+         cross join lateral (select r.ctid as tid, r.kept_from, r.published_at, r.parked, r.due_at from postbus.deferred r
                               where r.subscription_id = s.id and r.lane = l.lane order by r.id limit 1000) as old
          where t.storage_id = expire_copies.storage_id and coalesce(old.kept_from, old.published_at) <= as_of - t.max_retention
            and (old.parked or old.due_at <= as_of)
          limit max_count);
-    _tids := array(select r.ctid from postbus.retrying r where r.ctid = any (_tids) order by r.position, r.id for update skip locked);
-    perform postbus.leave_behind(postbus.subscribed_topic(waiting.subscription_id), array_agg(waiting.tid), 'ABANDONED')
-       from (select r.subscription_id, r.ctid as tid from postbus.retrying r where r.ctid = any (_tids)) as waiting
+    _tids := array(select r.ctid from postbus.deferred r where r.ctid = any (_tids) order by r.sequence, r.id for update skip locked);
+    perform postbus.note_left_behind(postbus.subscribed_topic(waiting.subscription_id), array_agg(waiting.tid), 'ABANDONED')
+       from (select r.subscription_id, r.ctid as tid from postbus.deferred r where r.ctid = any (_tids)) as waiting
       group by waiting.subscription_id;
     for _lost in
         with gone as (
-            delete from postbus.retrying r where r.ctid = any (_tids)
-            returning r.subscription_id, r.lane, r.id, r.position, r.shelved
+            delete from postbus.deferred r where r.ctid = any (_tids)
+            returning r.subscription_id, r.lane, r.id, r.sequence, r.buffered
         ), ahead as (
-            select postbus.note_ahead(g.subscription_id, g.lane, array_agg(g.id), array_agg(g.position))
-              from gone g where not g.shelved group by g.subscription_id, g.lane
+            select postbus.note_settled_ahead(g.subscription_id, g.lane, array_agg(g.id), array_agg(g.sequence))
+              from gone g where not g.buffered group by g.subscription_id, g.lane
         )
         select t.name as topic, s.group_name, postbus.group_of(s.id) as id, count(*) as messages, (select count(*) from ahead) as noted
           from gone g

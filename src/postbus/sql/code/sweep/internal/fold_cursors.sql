@@ -1,9 +1,9 @@
--- Removes the rows of the ledger that a later one has replaced. Returns how many. They go some minutes later and many
--- at a time, so that there are always far more live rows than dead ones. Rows by which a lane was taken stay for a
--- day: they are what whoever held it before runs into, even with an old snapshot.
--- Of topics with tracking REFERENCE_COUNTING they become receipts, for as long as there are messages they are about.
+-- Removes rows of the ledger that later ones have replaced. Returns how many. They go some minutes later, and many at a time, so
+-- that there are always far more live rows than dead ones. Rows by which a lane was taken stay for a day: they stop a former
+-- holder even if it has an old snapshot. Rows of topics with tracking REFERENCE_COUNTING become receipts, for as long as there are
+-- messages that they are about.
 --
--- Writes: cursor, receipt, receipt_leaf.
+-- Writes: cursor, receipt, receipt_partition.
 create or replace function postbus.fold_cursors(storage_id integer, as_of timestamptz) returns bigint
 language plpgsql as $$
 declare
@@ -23,18 +23,18 @@ begin
         delete from postbus.cursor c using last
          where c.subscription_id = last.subscription_id and c.lane = last.lane and c.number < last.number
            and c.at < as_of - interval '5 minutes' and (c.fenced_at > as_of - interval '1 day') is not true
-        returning c.*, last.tracking, greatest(((c.cursor).seen).position, (c.cursor).done_position) >> 43 as epoch
+        returning c.*, last.tracking, greatest(((c.cursor).seen).sequence, (c.cursor).done_sequence) >> 43 as epoch
     ), kept as (
         insert into postbus.receipt (storage_id, epoch, subscription_id, lane, at, worker, number, cursor, moved)
-        select fold_cursors.storage_id, leaf.epoch, f.subscription_id, f.lane, f.at, f.worker, f.number, f.cursor, f.moved
+        select fold_cursors.storage_id, partition.epoch, f.subscription_id, f.lane, f.at, f.worker, f.number, f.cursor, f.moved
           from folded f
-          join postbus.log_leaf leaf
-            on leaf.storage_id = fold_cursors.storage_id
-           and leaf.epoch = case when f.moved is null then f.epoch else postbus.epoch_of(fold_cursors.storage_id, f.epoch) end
+          join postbus.log_partition partition
+            on partition.storage_id = fold_cursors.storage_id
+           and partition.epoch = case when f.moved is null then f.epoch else postbus.epoch_of(fold_cursors.storage_id, f.epoch) end
          where f.tracking = 'REFERENCE_COUNTING'
         returning subscription_id, epoch
     ), noted as (
-        insert into postbus.receipt_leaf (subscription_id, epoch, storage_id)
+        insert into postbus.receipt_partition (subscription_id, epoch, storage_id)
         select distinct k.subscription_id, k.epoch, fold_cursors.storage_id from kept k
         on conflict do nothing
     )

@@ -1,4 +1,4 @@
--- Adds up the rows of group_tally of a minute, for groups of a storage, and forgets those that are older than ten minutes.
+-- Adds up the rows of group_tally for each minute, for groups of a log storage, and removes those that are older than ten minutes.
 --
 -- Writes: group_tally.
 create or replace function postbus.fold_tallies(storage_id integer, as_of timestamptz) returns void

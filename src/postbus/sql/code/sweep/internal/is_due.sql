@@ -1,4 +1,4 @@
--- Whether a job was not noted to have run for the time given.
+-- Whether no run of a job was noted for the given time.
 create or replace function postbus.is_due(job text, storage_id integer, every interval, as_of timestamptz) returns boolean
 language sql stable as $$
     select not exists (select from postbus.sweep_job j

@@ -1,5 +1,5 @@
--- Notes that a job has run, if that is worth a write: it has removed something, took long, ran again after a failure, or
--- was not noted for the time given. So a process at rest writes one row per job and interval.
+-- Notes that a job has run, if that is worth a write: it has removed something, took long, ran again after a failure, or was not
+-- noted for the given time. So an idle process writes one row per job and interval.
 --
 -- Writes: sweep_job.  Locks: an advisory lock for the transaction.
 create or replace function postbus.note_run(

@@ -1,13 +1,13 @@
--- What topics have in closed leaves although they no longer keep it, since before a time: their retention was over by then and
--- no group was found to need it, or their max_retention was over.
+-- What topics have in closed partitions although they no longer keep it since a given time: their retention was over by then and
+-- no group needed it, or their max_retention was over.
 create or replace function postbus.overdue_parts(by timestamptz) returns table (storage_id integer, epoch integer, messages bigint)
 language sql stable as $$
     select l.storage_id, l.epoch, sum(part.messages)::bigint
-      from postbus.log_leaf l
-      join postbus.leaf_topic part on part.storage_id = l.storage_id and part.epoch = l.epoch
+      from postbus.log_partition l
+      join postbus.partition_topic part on part.storage_id = l.storage_id and part.epoch = l.epoch
       left join postbus.topic t on t.id = part.topic_id
      cross join lateral postbus.log_retention(t, by) as r
      where l.closed_at <= by
-       and (t.id is null or l.closed_at <= by - r.most or part.held_since is null and l.closed_at <= by - r.keeps)
+       and (t.id is null or l.closed_at <= by - r.most or part.needed_since is null and l.closed_at <= by - r.keeps)
      group by l.storage_id, l.epoch
 $$;

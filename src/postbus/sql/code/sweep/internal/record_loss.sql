@@ -1,8 +1,8 @@
--- Records how many messages, of those of topics in a leaf that are about to go, each group has not had: all up to a position.
+-- Records how many messages of a partition that are about to go each group has not had: of the given topics, all up to a sequence.
 --
 -- Writes: loss, subscription, group_event.
 create or replace function postbus.record_loss(
-    leaf      postbus.log_leaf,
+    partition      postbus.log_partition,
     topic_ids bigint[],
     as_of     timestamptz,
     up_to     bigint default 9223372036854775807
@@ -20,12 +20,12 @@ begin
            from unnest($1) as one (id)
            join postbus.topic t on t.id = one.id
            join postbus.subscription s on s.topic_id = t.id and s.state <> ''CANCELLED''
-          cross join lateral (select sum(postbus.unseen(c.cursor, g.position, g.txid, g.count, g.published_at)) as messages
+          cross join lateral (select sum(postbus.unseen_in_segment(c.cursor, g.sequence, g.txid, g.count, g.published_at)) as messages
                                 from postbus.current_cursor c
-                                join postbus.%I g on g.topic_id = t.id and g.lane = c.lane and g.position <= $3
+                                join postbus.%I g on g.topic_id = t.id and g.lane = c.lane and g.sequence <= $3
                                where c.subscription_id = s.id and not postbus.has_passed(c.cursor, $2)) as unseen
-          where unseen.messages > 0 order by s.id', postbus.leaf_name(leaf.storage_id, leaf.epoch))
-        using topic_ids, leaf, up_to
+          where unseen.messages > 0 order by s.id', postbus.partition_name(partition.storage_id, partition.epoch))
+        using topic_ids, partition, up_to
     loop
         insert into postbus.loss (subscription_id, at, reason, messages) values (_lost.id, as_of, _lost.reason, _lost.messages);
         insert into postbus.group_event (at, name, topic, group_name, fields)

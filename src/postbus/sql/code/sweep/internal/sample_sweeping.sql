@@ -1,4 +1,4 @@
--- Notes how much was published and swept so far, and what is left over, if that has changed. Twenty samples are kept.
+-- Notes how much was published and swept so far, and what is left over, if that has changed. Keeps twenty samples.
 --
 -- Writes: sweep_sample.
 create or replace function postbus.sample_sweeping(as_of timestamptz) returns void
@@ -7,7 +7,7 @@ declare
     _now  postbus.sweep_sample;
     _last postbus.sweep_sample;
 begin
-    select as_of, postbus.published_so_far(), postbus.swept_so_far(), b.finished_messages + b.leaf_messages
+    select as_of, postbus.published_so_far(), postbus.swept_so_far(), b.finished_messages + b.partition_messages
       into _now
       from postbus.sweep_backlog(as_of) as b;
     select * into _last from postbus.sweep_sample s order by s.at desc limit 1;

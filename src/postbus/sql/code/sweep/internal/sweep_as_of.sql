@@ -1,8 +1,8 @@
--- Removes what is no longer needed: finished messages past their retention, deduplication keys and records of the inbox past
--- their window, entries of the audit log past theirs, processes that have not been seen for a day. One at a time; a second caller returns
--- at once, and so does one that asks whether it is due before the interval of set_sweeping has passed. Works in pieces of
--- max_count rows, or of batch_size; returns what it removed, and whether more is left. Each time, due or not, it goes on
--- with queues that became PUB_SUB: see continue_moves.
+-- Removes what is no longer needed: finished messages past their retention, deduplication keys and inbox records past their
+-- window, entries of the audit log past theirs, and processes that have not been seen for a day. One caller at a time: a second
+-- one returns at once, and so does a caller that asks whether it is due before the interval of set_sweeping has passed. Removes
+-- max_count rows at a time, or batch_size. Returns what it removed, and whether more is left. Each call, due or not, continues
+-- moves of queues: see continue_moves.
 --
 -- Writes: finished, dedup, inbox, audit_entry, crowded, sink_away, worker, sweeper, topic_seen, sweep_job, sweep_sample; see continue_moves.
 -- Locks: an advisory lock for the transaction; dedup and inbox rows (skip locked).
@@ -62,7 +62,7 @@ begin
     -- What a member had in hand has been taken from it, all of it.
     delete from postbus.crowded c
      where not exists (select from postbus.lease l where l.member = c.member)
-       and not exists (select from postbus.retrying r where r.token is not null and r.member = c.member);
+       and not exists (select from postbus.deferred r where r.token is not null and r.member = c.member);
     delete from postbus.sink_away a where a.told_at < as_of - interval '1 day';
     delete from postbus.sweeper w where w.seen_at < as_of - interval '1 day';
     delete from postbus.worker w where w.seen_at < as_of - interval '1 day';

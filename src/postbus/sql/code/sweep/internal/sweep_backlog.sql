@@ -1,13 +1,13 @@
--- What should have been removed and was not: finished messages of queues, and leaves of the log that no group needs,
--- whose retention has been over for longer than a sweep takes to come by. Nothing where all is well.
+-- What should have been removed and was not: finished messages of queues, and partitions that no group needs, whose retention has
+-- been over for longer than it takes until the next sweep. Normally nothing.
 --
--- Finished messages are counted up to a million rows; how many messages these are is told by the oldest hundred.
+-- Finished messages are counted up to a million rows; how many messages that is is estimated from the oldest hundred.
 create or replace function postbus.sweep_backlog(
     as_of timestamptz,
     out finished_rows     bigint,
     out finished_messages bigint,
-    out leaves            bigint,
-    out leaf_messages     bigint
+    out partitions            bigint,
+    out partition_messages     bigint
 )
 language plpgsql stable as $$
 declare
@@ -20,5 +20,5 @@ begin
       from (select f.messages from postbus.topic t join postbus.finished f on f.topic_id = t.id and f.finished_at <= _by - t.retention
              limit 100) as old;
     finished_messages := coalesce(round(finished_rows * _per), 0);
-    select count(*), coalesce(sum(o.messages), 0) into leaves, leaf_messages from postbus.overdue_parts(_by) as o;
+    select count(*), coalesce(sum(o.messages), 0) into partitions, partition_messages from postbus.overdue_parts(_by) as o;
 end $$;

@@ -1,9 +1,9 @@
--- Whether sweeping keeps up, and if not, why. Unhealthy: a backlog of more than max_backlog messages; a backlog that has
--- grown over the last three intervals, so that sweeping falls behind; what sweep_problems tells of the jobs; and what
--- sweep_overdue finds to be left undone, whether a process is there or not. `processes` are those that sweep.
+-- Whether sweeping keeps up, and if not, why. Unhealthy: a backlog of more than max_backlog messages; a backlog that has grown
+-- over the last three intervals, so that sweeping falls behind; what sweep_problems says of the jobs; and what sweep_overdue finds
+-- to be left undone, whether there is a process or not. `processes` are those that sweep.
 --
--- Rates are those of PUB_SUB topics, in messages per second over the last six intervals. They need not be equal: what is
--- swept was published a retention ago, and goes by leaves.
+-- Rates are those of PUB_SUB topics, in messages per second over the last six intervals. They need not be equal: what is swept was
+-- published one retention ago, and goes by partitions.
 create or replace function postbus.sweep_health_as_of(
     as_of       timestamptz default clock_timestamp(),
     max_backlog bigint default 1000000,
@@ -12,8 +12,8 @@ create or replace function postbus.sweep_health_as_of(
     out backlog           bigint,
     out finished_rows     bigint,
     out finished_messages bigint,
-    out leaves            bigint,
-    out leaf_messages     bigint,
+    out partitions            bigint,
+    out partition_messages     bigint,
     out published_rate    double precision,
     out swept_rate        double precision,
     out processes         bigint
@@ -24,8 +24,8 @@ declare
     _since   timestamptz := as_of - 6 * (select s.interval from postbus.sweep_setting s);
     _last    bigint[] := array(select s.backlog from postbus.sweep_sample s order by s.at desc limit 4);
 begin
-    select b.finished_rows, b.finished_messages, b.leaves, b.leaf_messages, b.finished_messages + b.leaf_messages
-      into finished_rows, finished_messages, leaves, leaf_messages, backlog
+    select b.finished_rows, b.finished_messages, b.partitions, b.partition_messages, b.finished_messages + b.partition_messages
+      into finished_rows, finished_messages, partitions, partition_messages, backlog
       from postbus.sweep_backlog(as_of) as b;
     -- Samples are taken when something has changed: the last one before a time is what held then.
     select greatest(postbus.published_so_far() - s.published, 0) / nullif(extract(epoch from as_of - greatest(s.at, _since)), 0),

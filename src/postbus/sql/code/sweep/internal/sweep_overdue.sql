@@ -1,13 +1,13 @@
--- What sweeping should have done three of its intervals ago and has not, one row each. Judged by what is there, and not by who
--- is there to do it: also where no process lives, and in partitions that nobody has closed. Nothing is overdue while the server
--- has not run for as long: nobody could have done it.
+-- What sweeping should have done three of its intervals ago and has not, one row each. Judged by what is there, even if no process
+-- lives, and in partitions that nobody has closed. Nothing is overdue until the server has run for as long: nobody could have done
+-- it.
 create or replace function postbus.sweep_overdue(as_of timestamptz, up_since timestamptz default pg_postmaster_start_time())
 returns setof text
 language plpgsql stable as $$
 declare
     _setting postbus.sweep_setting;
     _by      timestamptz;           -- what should have been done by then
-    _leaf    record;
+    _partition    record;
     _first   timestamptz;
     _count   bigint;
 begin
@@ -16,28 +16,29 @@ begin
     if up_since > _by then
         return;
     end if;
-    for _leaf in
-        select l.storage_id, l.epoch, s.name, period.is as period from postbus.log_leaf l
-          join postbus.storage s on s.id = l.storage_id
-         cross join lateral (select postbus.leaf_period(s, _by) as is) as period
+    for _partition in
+        select l.storage_id, l.epoch, s.name, period.is as period from postbus.log_partition l
+          join postbus.log_storage s on s.id = l.storage_id
+         cross join lateral (select postbus.partition_period(s, _by) as is) as period
          where l.closed_txid is null and l.epoch <= postbus.epoch(l.storage_id) and l.opened_at <= _by - period.is
          order by l.storage_id, l.epoch
     loop
         begin       -- rows are appended: the first one is about the oldest
-            execute format('select s.published_at from postbus.%I s limit 1', postbus.leaf_name(_leaf.storage_id, _leaf.epoch)) into _first;
+            execute format('select s.published_at from postbus.%I s limit 1',
+                           postbus.partition_name(_partition.storage_id, _partition.epoch)) into _first;
         exception when undefined_table then
             continue;       -- dropped meanwhile, with its topic
         end;
-        if _first <= _by - _leaf.period then
+        if _first <= _by - _partition.period then
             return next format('the open partition of storage %s (%s) has messages since %s and should have been closed after %s',
-                               _leaf.storage_id, _leaf.name, to_char(_first, 'YYYY-MM-DD HH24:MI:SS'), _leaf.period);
+                               _partition.storage_id, _partition.name, to_char(_first, 'YYYY-MM-DD HH24:MI:SS'), _partition.period);
         end if;
     end loop;
     -- Nothing of it where the job has run since: then options have changed.
     return query
         select format('%s messages in %s partitions of storage %s are past their retention', sum(o.messages), count(*), o.storage_id)
           from postbus.overdue_parts(_by) as o
-         where not exists (select from postbus.sweep_job j where j.job = 'drop_leaves' and j.storage_id = o.storage_id and j.started_at > _by)
+         where not exists (select from postbus.sweep_job j where j.job = 'drop_partitions' and j.storage_id = o.storage_id and j.started_at > _by)
          group by o.storage_id order by o.storage_id;
     if postbus.is_due('sweep', 0, as_of - _by, as_of)
        and (exists (select from postbus.topic t join postbus.finished f on f.topic_id = t.id and f.finished_at <= _by - t.retention)

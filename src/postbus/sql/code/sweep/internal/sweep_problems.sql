@@ -1,5 +1,5 @@
--- What is wrong with the jobs of sweeping, one row each: a job that failed and has not succeeded since, that took longer
--- than 10 seconds, or that did not run for three of its intervals although a process and the server have been there all the time.
+-- What is wrong with the jobs of sweeping, one row each: a job that failed and has not succeeded since; that took longer than 10
+-- seconds; or that did not run for three of its intervals although a process and the server have been there all the time.
 create or replace function postbus.sweep_problems(as_of timestamptz) returns setof text
 language sql stable as $$
     with job as (
@@ -10,7 +10,8 @@ language sql stable as $$
                   from postbus.sweep_setting s, unnest(array['return_expired', 'sweep', 'subscriptions']) as global (job)
                  union all
                 select of_log.job, storage.id, case when of_log.job = 'detect_dead' then s.detection_interval else s.interval end
-                  from postbus.sweep_setting s, postbus.storage, unnest(array['sweep_log', 'detect_dead', 'drop_leaves']) as of_log (job)
+                  from postbus.sweep_setting s, postbus.log_storage as storage,
+                       unnest(array['sweep_log', 'detect_dead', 'drop_partitions']) as of_log (job)
                ) as expected
           left join postbus.sweep_job noted on noted.job = expected.job and noted.storage_id = expected.storage_id
          cross join (select case when count(*) > 0 then greatest(min(p.started_at), pg_postmaster_start_time()) end as since
@@ -25,6 +26,6 @@ language sql stable as $$
     select format('%s took %s s', name, round(extract(epoch from took), 1)) from job where took > interval '10 seconds'
      union all
     select format('%s has not run since %s', name, to_char(greatest(started_at, since), 'YYYY-MM-DD HH24:MI:SS'))
-           || case job when 'drop_leaves' then ': an open transaction may use the log' else '' end
+           || case job when 'drop_partitions' then ': an open transaction may use the log' else '' end
       from job where since is not null and greatest(started_at, since) < as_of - 3 * every
 $$;

@@ -1,14 +1,13 @@
--- Removes subscriptions that ended, or died, longer ago than subscription_retention, with what belongs to them, histories
--- that groups have worked through among them. Those that something needs stay:
+-- Removes subscriptions that ended or died longer ago than subscription_retention, with what belongs to them, and histories that
+-- were worked through. These stay:
 --
---   one with dead letters, or with messages to be tried again: somebody has to decide about these
+--   one with dead letters or deferred messages: somebody has to decide about them
 --   a DEAD one, for the topic's retention and dead_retention: until then it might come back to messages that are still there
---   a history of a group that lives, while its receipts tell what became of messages
+--   a history of a group that lives, while its receipts say what became of messages
 --   a CANCELLED one that keeps its group out of a topic of its scopes
 --
--- One at a time; a second caller returns at once. Returns how many went.
---
--- Events of groups that no process has taken for a day go, too.
+-- One caller at a time: a second one returns at once. Returns how many were removed. Events of groups that no process has taken
+-- for a day go, too.
 --
 -- Writes: subscription and all that belongs to it, stretch, joining, group_event, sweep_job.
 -- Locks: an advisory lock for the transaction; subscription rows (skip locked).
@@ -39,7 +38,7 @@ begin
                     and exists (select from postbus.scope c
                                  where c.group_name = s.group_name and c.recorded_at <= s.state_changed_at and postbus.in_scope(c, t)))
            and not exists (select from postbus.dead_letter d where d.topic_id = s.topic_id and d.subscription_id = s.id)
-           and not exists (select from postbus.subscription part join postbus.retrying r on r.subscription_id = part.id
+           and not exists (select from postbus.subscription part join postbus.deferred r on r.subscription_id = part.id
                             where part.id = s.id or part.catch_up_of = s.id)
            and not (living.id is not null
                     and exists (select from postbus.receipt r where r.storage_id = t.storage_id and r.subscription_id = s.id))

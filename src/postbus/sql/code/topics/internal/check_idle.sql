@@ -1,5 +1,4 @@
--- Refuses to go on while a topic has messages on their way: dead letters and finished ones do not count.
--- remedy, if given, is what the caller can do about it.
+-- Refuses a topic that has messages on their way. Dead letters and finished messages do not count. The caller may give a remedy.
 create or replace function postbus.check_idle(topic postbus.topic, remedy text default null) returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp as $$

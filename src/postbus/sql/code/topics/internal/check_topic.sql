@@ -1,4 +1,4 @@
--- Refuses options of a topic that make no sense.
+-- Refuses options of a topic that are invalid or contradict one another.
 create or replace function postbus.check_topic(topic postbus.topic) returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp as $$

@@ -1,8 +1,8 @@
--- Deletes what a PUB_SUB topic has in the log, and its subscriptions. Refuses to while a group is subscribed,
--- unless `force` is given. Storage of its own is dropped, for which nobody else may be publishing at that moment, to
--- whatever topic: then it is refused rather than waited for, since all publishers would wait behind it.
+-- Deletes what a PUB_SUB topic has in the log, and its subscriptions. Refuses a topic that a group is subscribed to, unless
+-- `force` is given. The topic's own log storage is dropped. Nobody may be publishing to any topic at that moment: the function
+-- refuses rather than waits, since all publishers would wait behind it.
 --
--- Writes: segment, leaf_topic, stretch, joining, subscription and all that belongs to it, scope.
+-- Writes: segment, partition_topic, stretch, joining, subscription and all that belongs to it, scope.
 -- Locks: segment and the storage's own tables, to drop these.
 create or replace function postbus.delete_log(topic postbus.topic, force boolean) returns void
 language plpgsql as $$
@@ -17,11 +17,11 @@ begin
     perform postbus.forget_subscriptions(_ids, with_past => false);
     delete from postbus.stretch st where st.topic_id = topic.id;
     delete from postbus.joining j where j.topic_id = topic.id;
-    delete from postbus.receipt_leaf r where r.subscription_id = any (_ids);
+    delete from postbus.receipt_partition r where r.subscription_id = any (_ids);
     delete from postbus.scope c where c.topic = (delete_log.topic).name;
     delete from postbus.moving m where m.topic_id = topic.id;
     delete from postbus.topic_count c where c.topic_id = topic.id;
-    delete from postbus.leaf_topic part where part.storage_id = topic.storage_id and part.topic_id = topic.id;
+    delete from postbus.partition_topic part where part.storage_id = topic.storage_id and part.topic_id = topic.id;
     if topic.storage = 'own' then
         begin
             perform set_config('lock_timeout', '200ms', true);
@@ -34,10 +34,10 @@ begin
         execute format('drop table postbus.%I cascade', format('segment_%s', topic.storage_id));
         execute format('drop table postbus.%I cascade', format('receipt_%s', topic.storage_id));
         execute format('drop sequence %s', postbus.epoch_sequence(topic.storage_id));
-        delete from postbus.log_leaf l where l.storage_id = topic.storage_id;
+        delete from postbus.log_partition l where l.storage_id = topic.storage_id;
         delete from postbus.storage_count c where c.storage_id = topic.storage_id;
         delete from postbus.sweep_job j where j.storage_id = topic.storage_id;
-        delete from postbus.storage s where s.id = topic.storage_id;
+        delete from postbus.log_storage s where s.id = topic.storage_id;
     else
         delete from postbus.segment s where s.storage_id = topic.storage_id and s.topic_id = topic.id;
         delete from postbus.receipt r where r.storage_id = topic.storage_id and r.subscription_id = any (_ids);

@@ -1,4 +1,4 @@
--- The row of a topic, locked. Refuses a topic that was never created nor used.
+-- The row of a topic, locked. Refuses a topic that was never created or used.
 --
 -- Writes: topic, for one that was only used so far.  Locks: the topic's row.
 create or replace function postbus.existing_topic(name text) returns postbus.topic

@@ -1,5 +1,5 @@
--- What is left in the queue of a topic that became PUB_SUB, and has to be done before its groups go on. Messages that are
--- scheduled for later are not waited for: they come when they are due.
+-- What is left in the queue of a topic that became PUB_SUB, and has to be done before its groups begin. Messages scheduled for
+-- later are not waited for: they come when they are due.
 create or replace function postbus.left_in_queue(
     topic_id      bigint,
     as_of         timestamptz,

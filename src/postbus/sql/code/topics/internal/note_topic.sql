@@ -1,4 +1,4 @@
--- Remembers the name of a topic that is published to and has no row of its own.
+-- Remembers the name of a topic that is published to and has no row.
 --
 -- Writes: topic_seen, at the first use of a name.
 create or replace function postbus.note_topic(topic postbus.topic, name text) returns void

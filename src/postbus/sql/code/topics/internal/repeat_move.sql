@@ -1,4 +1,4 @@
--- move_topic once more, while the queue is not worked off yet: the groups are those that were named then, and what is left can
+-- Repeats move_topic while messages are left in the queue. The groups are those that were named the first time. What is left can
 -- still be handed over, to the first group that is named if there is no heir. Refuses a topic that does not move.
 --
 -- Writes: moving; see note_action.  Locks: the moving row, and then those of subscriptions, as continue_moves does.

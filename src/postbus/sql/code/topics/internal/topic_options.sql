@@ -1,5 +1,4 @@
--- The options that hold for a topic: its own row, or else the row '*', then without a name.
--- Refuses a name that breaks the rules.
+-- The options of a topic: its own row, or else the row '*', without a name. Refuses a name that breaks the rules.
 create or replace function postbus.topic_options(name text) returns postbus.topic
 language plpgsql stable as $$
 declare

@@ -1,8 +1,9 @@
--- What there is to tell of a message at a group beside its status (see fates): when, by whom and in how many attempts it was settled
--- for the first time; and who has it in hand, or reads its lane while the group has it before it. Without receipts only the status is known.
+-- Details of a message at a group beside its status (see delivery_statuses): when, by whom and in how many attempts it was settled
+-- for the first time; and who has it in hand, or reads its lane while the message is before the group. Without receipts only the
+-- status is known.
 create or replace function postbus.delivery(
     topic           postbus.topic,
-    segment         postbus.looked_at,
+    segment         postbus.segment_ref,
     index           integer,
     group_name      text,
     status          text,
@@ -16,19 +17,19 @@ create or replace function postbus.delivery(
 language plpgsql stable
 set enable_seqscan = off as $$
 declare
-    _id    bigint := postbus.first_id(segment.position) + index;
-    _odd   postbus.oddity[] := postbus.oddities(topic, (segment.position >> 43)::integer, _id, _id);
-    _waits postbus.oddity;
-    _kept  postbus.oddity;
-    _dead  postbus.oddity;
+    _id    bigint := postbus.first_id(segment.sequence) + index;
+    _facts   postbus.message_fact[] := postbus.message_facts(topic, (segment.sequence >> 43)::integer, _id, _id);
+    _waits postbus.message_fact;
+    _kept  postbus.message_fact;
+    _dead  postbus.message_fact;
     _part  record;
 begin
-    select o.* into _waits from unnest(_odd) as o
+    select o.* into _waits from unnest(_facts) as o
      where o.group_name = delivery.group_name and o.kind in ('PENDING', 'RETRYING', 'WAITING') limit 1;
-    select o.* into _kept from unnest(_odd) as o
+    select o.* into _kept from unnest(_facts) as o
      where o.group_name = delivery.group_name and o.kind in ('COMPLETED', 'DEAD', 'ABANDONED')
      order by o.kind = delivery.status desc, case when o.kind = 'COMPLETED' then o.at end, o.at desc limit 1;
-    select o.* into _dead from unnest(_odd) as o where o.group_name = delivery.group_name and o.kind = 'LETTER' limit 1;
+    select o.* into _dead from unnest(_facts) as o where o.group_name = delivery.group_name and o.kind = 'LETTER' limit 1;
     if topic.tracking = 'REFERENCE_COUNTING' and status in ('COMPLETED', 'DEAD') then
         if _kept.kind = status then
             settled_at := _kept.at;
@@ -37,12 +38,12 @@ begin
             for _part in
                 select p.subscription_id, p.number, p.next_number from postbus.progress(topic.id, array[segment.lane]) as p
                  where p.group_name = delivery.group_name
-                   and not postbus.covers(p.began, segment.position, segment.txid, index, segment.count, segment.published_at)
-                   and postbus.covers(p.reached, segment.position, segment.txid, index, segment.count, segment.published_at)
+                   and not postbus.is_past(p.began, segment.sequence, segment.txid, index, segment.count, segment.published_at)
+                   and postbus.is_past(p.reached, segment.sequence, segment.txid, index, segment.count, segment.published_at)
                  order by p.subscription_id, p.number
             loop
                 select f.at, f.worker into settled_at, worker
-                  from postbus.first_past(topic, _part.subscription_id, _part.number, _part.next_number, segment, index) as f;
+                  from postbus.settling_step(topic, _part.subscription_id, _part.number, _part.next_number, segment, index) as f;
                 exit when settled_at is not null;
             end loop;
         end if;

@@ -1,10 +1,10 @@
--- Where a message of the log is. Refuses one that is not there.
+-- Where a message of the log is. Refuses a message that is not there.
 create or replace function postbus.find_message(
     topic            text,
     id               bigint,
     out topic_id     bigint,
     out lane         integer,
-    out "position"   bigint,
+    out sequence   bigint,
     out txid         xid8,
     out index        integer,
     out count        integer,
@@ -16,13 +16,13 @@ declare
 begin
     topic_id := _topic.id;
     index := find_message.id & 1023;
-    find_message.position := postbus.position_of(_topic, id);
-    if find_message.position is null then
+    find_message.sequence := postbus.sequence_of(_topic, id);
+    if find_message.sequence is null then
         perform postbus.refuse('PB405', format('topic %L has no message %s', topic, id),
             'it was dropped when its retention had passed, or never was there');
     end if;
-    execute format('select s.lane, s.txid, s.count, s.published_at from postbus.%I s where s.topic_id = $1 and s.position = $2',
-                   postbus.leaf_name(_topic.storage_id, (find_message.position >> 43)::integer))
+    execute format('select s.lane, s.txid, s.count, s.published_at from postbus.%I s where s.topic_id = $1 and s.sequence = $2',
+                   postbus.partition_name(_topic.storage_id, (find_message.sequence >> 43)::integer))
        into find_message.lane, find_message.txid, find_message.count, find_message.published_at
-      using _topic.id, find_message.position;
+      using _topic.id, find_message.sequence;
 end $$;

@@ -1,5 +1,5 @@
--- The stretches of all groups of a topic, in some lanes or in all, each with the place that was reached in it. reads: its subscription
--- goes on from there; lives: and its group is not DEAD, so that what lies beyond is required for it.
+-- The stretches of all groups of a topic, in some lanes or in all, each with the cursor that was reached in it. reads: its
+-- subscription goes on from there. lives: the group is not DEAD, so it is required for what lies beyond.
 create or replace function postbus.progress(topic_id bigint, lanes integer[] default null) returns table (
     lane            integer,
     subscription_id bigint,
@@ -10,7 +10,7 @@ create or replace function postbus.progress(topic_id bigint, lanes integer[] def
     txid            xid8,
     began           postbus.log_cursor,
     reached         postbus.log_cursor,
-    died            postbus.log_place,
+    died            postbus.log_position,
     reads           boolean,
     lives           boolean
 )

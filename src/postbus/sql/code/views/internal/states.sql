@@ -1,8 +1,9 @@
--- What messages are, as their fates at all groups make it: COMPLETED once all groups that they were required for had done them, and for good;
--- FAILED where these are through with them and one has given up; PENDING until one is through with them, or has tried; PROCESSING else.
--- wanted: some group is, or was, required for them, or has settled them. Messages that are not are for nobody.
-create or replace function postbus.states(topic_id bigint, segments postbus.looked_at[], odd postbus.oddity[]) returns table (
-    "position"  bigint,
+-- The states of messages, as their statuses at all groups make them: COMPLETED once all groups that were required for them had
+-- done them, and for good; FAILED if these are through with them and one has given up; PENDING until one is through with them, or
+-- has tried; otherwise PROCESSING. wanted: some group is, or was, required for them, or has settled them; other messages are for
+-- nobody.
+create or replace function postbus.states(topic_id bigint, segments postbus.segment_ref[], facts postbus.message_fact[]) returns table (
+    sequence  bigint,
     first_index integer,
     last_index  integer,
     required    text[],
@@ -15,7 +16,7 @@ set plan_cache_mode = force_generic_plan as $$
 #variable_conflict use_column
 begin
     return query
-        select f.position, f.first_index, f.last_index,
+        select f.sequence, f.first_index, f.last_index,
                coalesce(array_agg(f.group_name order by f.group_name) filter (where f.required), '{}'),
                coalesce(array_agg(f.group_name order by f.group_name) filter (where f.status = 'COMPLETED'), '{}'),
                case when bool_or(f.is_completed) then 'COMPLETED'
@@ -23,6 +24,6 @@ begin
                     when bool_and(f.status in ('COMPLETED', 'DEAD') or not f.required) then 'FAILED'
                     else 'PROCESSING' end,
                bool_or(f.required or f.was_wanted)
-          from postbus.fates(topic_id, segments, odd) as f
-         group by f.position, f.first_index, f.last_index;
+          from postbus.delivery_statuses(topic_id, segments, facts) as f
+         group by f.sequence, f.first_index, f.last_index;
 end $$;

@@ -1,5 +1,5 @@
--- The status of a message at a group: see the type fate. is_done to is_dead_ahead follow from the group's stretches, the rest from what is
--- known of the message alone, or is null.
+-- The status of a message at a group: see the type delivery_status. is_done to is_dead_ahead follow from the group's stretches;
+-- the rest is what is known of the message alone, or null.
 create or replace function postbus.status_at(
     is_done       boolean,
     is_before     boolean,

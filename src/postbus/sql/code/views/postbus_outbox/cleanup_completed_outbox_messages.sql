@@ -1,7 +1,7 @@
--- Removes messages that all are done with and whose retention is over, as the processes do that consume. Returns how many
--- messages of the log went, and rows of finished ones of queues.
+-- Removes messages that all groups are done with and whose retention is over, as consuming processes do. Returns how many messages
+-- of the log went, and rows of finished messages of queues.
 --
--- Writes: see drop_leaves, sweep and note_action.  Locks: an advisory lock for each storage, which another sweep may hold: then that is left out.
+-- Writes: see drop_partitions, sweep and note_action.  Locks: an advisory lock for each storage, which another sweep may hold: then that is left out.
 create or replace function postbus_outbox.cleanup_completed_outbox_messages() returns bigint
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp as $$
@@ -10,10 +10,10 @@ declare
     _storage integer;
     _swept   record;
 begin
-    for _storage in select s.id from postbus.storage s order by s.id loop
+    for _storage in select s.id from postbus.log_storage s order by s.id loop
         continue when not pg_try_advisory_xact_lock(hashtext('postbus.sweep_log'), _storage);
         loop
-            select * into _swept from postbus.drop_leaves(_storage, pg_snapshot_xmin(pg_current_snapshot()), clock_timestamp());
+            select * into _swept from postbus.drop_partitions(_storage, pg_snapshot_xmin(pg_current_snapshot()), clock_timestamp());
             exit when _swept.dropped = '{}' and _swept.thinned = 0;
             _gone := _gone + _swept.messages;
         end loop;

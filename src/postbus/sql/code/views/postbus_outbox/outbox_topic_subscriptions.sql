@@ -1,5 +1,5 @@
--- The newest subscription of each group to each topic, as a fan-out outbox has it. backfill_... tells of its last catch-up.
--- What takes longer is asked for once for each, and only by those who select it (hence the offsets).
+-- The newest subscription of each group to each topic, with the columns of a fan-out outbox. The columns backfill_... are about
+-- its last catch-up. What takes longer is computed once for each subscription, and only if it is selected (hence the offsets).
 create or replace view postbus_outbox.outbox_topic_subscriptions as
 select s.id, t.name as topic, s.group_name, s.state as subscription_status, s.subscribed_at, s.seen_at as last_active_at,
        wanted.first_id as start_from_message_id, s.start_at as start_from_timestamp,

@@ -1,8 +1,0 @@
--- A cursor that does without the messages below an id, of those that are there now.
-create or replace function postbus.without_older(cursor postbus.log_cursor, since_id bigint) returns postbus.log_cursor
-language plpgsql immutable as $$
-begin
-    cursor.since_id := greatest(cursor.since_id, without_older.since_id);
-    cursor.since_bound := 9223372036854775807;
-    return cursor;
-end $$;

@@ -1,8 +1,0 @@
--- A place before all messages of a storage that were published at a time or later, and, if a snapshot is given, before those
--- that it does not show: the beginning of a leaf.
-create or replace function postbus.place_before(storage_id integer, at timestamptz, snapshot pg_snapshot default null) returns postbus.log_place
-language sql stable
-return row(coalesce((select min(l.epoch)::bigint << 43 from postbus.log_leaf l
-                      where l.storage_id = place_before.storage_id
-                        and (l.closed_at is null or l.closed_at >= at or l.closed_txid > pg_snapshot_xmin(snapshot))), 0),
-           '2', '3:3:')::postbus.log_place;

@@ -1,9 +1,0 @@
--- The transactions of others that have a lock on a leaf of a storage, or on the storage.
-create or replace function postbus.users_of_leaf(storage_id integer, epoch integer) returns text[]
-language sql volatile as $$
-    select array(select k.virtualtransaction from pg_locks k
-                  where k.relation in (to_regclass(format('postbus.%I', postbus.leaf_name(storage_id, epoch))),
-                                       to_regclass(format('postbus.%I', format('segment_%s', storage_id))))
-                    and k.pid is distinct from pg_backend_pid()
-                    and k.database = (select d.oid from pg_database d where d.datname = current_database()))
-$$;
