@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime, timedelta
-from enum import IntEnum
+from enum import Enum
 from typing import Any
 
 from postbus._db.statements.queue import PulledLease
@@ -14,22 +14,22 @@ from postbus.errors import InvalidInput, LeaseLost
 from postbus.message import Message
 
 
-class MessageState(IntEnum):
+class MessageState(Enum):
     """The state of one message of a lease, as far as this process knows."""
 
-    OPEN = 0
+    OPEN = "open"
     """It is to be settled."""
-    SETTLED = 1
+    SETTLED = "settled"
     """It is settled, or its settlement is under way."""
-    IN_TRANSACTION = 2
+    IN_TRANSACTION = "in transaction"
     """It is settled in a transaction of the caller that is still open."""
-    UNCERTAIN = 3
+    UNCERTAIN = "uncertain"
     """The transaction that settled it has ended, and its outcome is unknown. The message may be settled again."""
-    UNDONE = 4
+    UNDONE = "undone"
     """The transaction that settled it was rolled back. The message may be settled again."""
-    DOUBTFUL = 5
+    DOUBTFUL = "doubtful"
     """A message before it in its key went back, and may have taken this one along: the database decides."""
-    LOST = 6
+    LOST = "lost"
     """Another consumer had the message when it was to be settled."""
 
 
@@ -46,8 +46,8 @@ class PoppedLease:
     """
 
     __slots__ = (
-        "_counts",
         "_ends_in",
+        "_in_transaction",
         "_states",
         "_transaction",
         "ends_at",
@@ -73,11 +73,11 @@ class PoppedLease:
         self.is_of_group = is_of_group
         self.is_lost = False
         self.has_keys = any(one.key is not None for one in pulled.messages)
-        self._states = {one.id: MessageState.OPEN for one in pulled.messages}
-        self._counts = [len(self._states)] + [0] * (len(MessageState) - 1)
-        """The number of messages in each state."""
+        self._states = dict.fromkeys([one.id for one in pulled.messages], MessageState.OPEN)
+        self._in_transaction = 0
+        """The number of messages in the state IN_TRANSACTION."""
         self._transaction = 0
-        """The id of the connection whose transaction has settled messages last."""
+        """The id of the connection of that transaction."""
         self._ends_in = self.prolong_at = 0.0
         self.was_prolonged(pulled.remaining)
 
@@ -92,7 +92,7 @@ class PoppedLease:
     def is_needed(self) -> bool:
         """Whether the lease is worth prolonging."""
         # A transaction that settles something of the lease has it locked: prolonging it would wait for that.
-        return not self.is_lost and not self._has_transaction and any(self._counts[state] for state in _OPEN)
+        return not self.is_lost and not self._in_transaction and any(state in _OPEN for state in self._states.values())
 
     def was_prolonged(self, remaining: timedelta | None = None) -> None:
         """Note that the lease ends after its length from now, or after `remaining`."""
@@ -104,8 +104,8 @@ class PoppedLease:
         """Note that another consumer has the lease. Returns the messages that were open."""
         self.is_lost = True
         lost = self.open_ids
-        self.set_states(lost, MessageState.LOST)
-        self.set_states(self.ids_in(MessageState.DOUBTFUL), MessageState.SETTLED)
+        self.were_lost(lost)
+        self._states |= dict.fromkeys(self.ids_in(MessageState.DOUBTFUL), MessageState.SETTLED)
         return lost
 
     # the messages
@@ -118,16 +118,18 @@ class PoppedLease:
     @property
     def is_untouched(self) -> bool:
         """Whether no message was ever settled."""
-        return self._counts[MessageState.OPEN] == len(self.messages)
+        return [*self._states.values()].count(MessageState.OPEN) == len(self.messages)
 
     @property
     def open_ids(self) -> list[int]:
         """The messages that are to be settled, in their order."""
-        return [one.id for one in self.messages if self.is_open(one.id)]
+        if self._in_transaction:
+            check_now()  # whether the caller's transaction has ended
+        return [one for one, state in self._states.items() if state in _OPEN]
 
     def ids_in(self, state: MessageState) -> list[int]:
         """The messages in a state, in their order."""
-        return [one for one, known in self._states.items() if known is state] if self._counts[state] else []
+        return [one for one, known in self._states.items() if known is state]
 
     def state_of(self, message_id: int) -> MessageState:
         """The state of one message."""
@@ -135,28 +137,29 @@ class PoppedLease:
 
     def is_open(self, message_id: int) -> bool:
         """Whether a message is still to be settled."""
-        if self._states[message_id] is MessageState.IN_TRANSACTION:
+        if self._in_transaction and self._states[message_id] is MessageState.IN_TRANSACTION:
             check_now()  # whether the caller's transaction has ended
         return self._states[message_id] in _OPEN
 
-    def set_states(self, ids: Iterable[int], state: MessageState) -> None:
-        """Change the state of messages."""
-        for one in ids:
-            self._counts[self._states[one]] -= 1
-            self._states[one] = state
-            self._counts[state] += 1
-
     def start_settling(self, ids: Iterable[int]) -> dict[int, MessageState]:
         """Let nobody else settle these messages. Returns the states to restore if the settlement fails."""
-        before = {one: self._states[one] for one in ids}
-        before = {one: state for one, state in before.items() if state in _TO_SETTLE}
-        self.set_states(before, MessageState.SETTLED)
+        states = self._states
+        before = {one: states[one] for one in ids if states[one] in _TO_SETTLE}
+        states |= dict.fromkeys(before, MessageState.SETTLED)
         return before
 
     def restore(self, before: dict[int, MessageState]) -> None:
         """Undo `start_settling`."""
-        for one, state in before.items():
-            self.set_states([one], state)
+        self._states |= before
+
+    def were_lost(self, ids: Iterable[int]) -> None:
+        """Note that another consumer had these messages when they were to be settled."""
+        self._states |= dict.fromkeys(ids, MessageState.LOST)
+
+    def lost_of(self, ids: Iterable[int]) -> list[int]:
+        """Those of the messages that are lost."""
+        lost = MessageState.LOST
+        return [one for one in ids if self._states[one] is lost]
 
     def doubt_behind(self, ids: Sequence[int]) -> None:
         """Mark as DOUBTFUL the messages behind these in their keys, because these go back."""
@@ -165,38 +168,44 @@ class PoppedLease:
             if one.id in given_back and one.key is not None:
                 keys.add(one.key)
             elif one.key in keys and self._states[one.id] is MessageState.OPEN:
-                self.set_states([one.id], MessageState.DOUBTFUL)
+                self._states[one.id] = MessageState.DOUBTFUL
 
     # the transactions of callers that settle messages
 
-    def undone_of(self, ids: Iterable[int]) -> list[int]:
-        """Those whose settlement was undone, or may have been."""
-        return [one for one in ids if self._states[one] in (MessageState.UNCERTAIN, MessageState.UNDONE)]
-
-    @property
-    def _has_transaction(self) -> bool:
-        return self._counts[MessageState.IN_TRANSACTION] > 0
-
-    def enter_transaction(self, ids: Iterable[int], conn: Any) -> None:
-        """Note that messages are settled if and only if the transaction of `conn` commits."""
-        self.set_states(ids, MessageState.IN_TRANSACTION)
+    def enter_transaction(self, ids: Collection[int], conn: Any) -> None:
+        """Note that messages, just settled, are so if and only if the transaction of `conn` commits."""
+        self._states |= dict.fromkeys(ids, MessageState.IN_TRANSACTION)
+        self._in_transaction += len(ids)
         self._transaction = id(conn)
 
-    def leave_transaction(self, ids: Iterable[int]) -> None:
+    def end_transaction(self, ids: Iterable[int]) -> None:
         """Note that the transaction has ended, by COMMIT or ROLLBACK."""
-        ended = [one for one in ids if self._states[one] is MessageState.IN_TRANSACTION]
-        self.set_states(ended, MessageState.UNCERTAIN)
+        self._leave_transaction(
+            [one for one in ids if self._states[one] is MessageState.IN_TRANSACTION], MessageState.UNCERTAIN
+        )
 
-    def transaction_committed(self, ids: Iterable[int]) -> None:
+    def commit_transaction(self, ids: Iterable[int]) -> None:
         """Note that the transaction has committed, and with it the settlement."""
-        settled = [one for one in ids if self._states[one] in _OF_TRANSACTIONS]
-        self.set_states(settled, MessageState.SETTLED)
+        self._leave_transaction([one for one in ids if self._states[one] in _OF_TRANSACTIONS], MessageState.SETTLED)
+
+    def undo_transaction(self, ids: Iterable[int], *, is_certain: bool) -> None:
+        """Note that the transaction was rolled back or, if that is not certain, may have been."""
+        self._leave_transaction(ids, MessageState.UNDONE if is_certain else MessageState.UNCERTAIN)
+
+    def _leave_transaction(self, ids: Iterable[int], state: MessageState) -> None:
+        for one in ids:
+            self._in_transaction -= self._states[one] is MessageState.IN_TRANSACTION
+            self._states[one] = state
+
+    def undone_of(self, ids: Iterable[int]) -> list[int]:
+        """Those of the messages whose settlement was undone, or may have been."""
+        return [one for one in ids if self._states[one] in (MessageState.UNCERTAIN, MessageState.UNDONE)]
 
     def check_free(self, conn: Any) -> None:
         """Refuse to wait for another transaction of the caller, which has the lease locked."""
-        if self._has_transaction:
+        if self._in_transaction:
             check_now()
-        if self._has_transaction and self._transaction != id(conn):
+        if self._in_transaction and self._transaction != id(conn):
             first = min(self.ids_in(MessageState.IN_TRANSACTION))
             raise InvalidInput(
                 f"message {first}, of the same lease, is being settled in a transaction that is still open",

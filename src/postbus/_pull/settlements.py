@@ -71,7 +71,7 @@ class LeaseSettler:
         for lease in leases:
             self._backend.was_settled(ACK, lease)
             if lease.token in lost:
-                lease.set_states(ids_of[lease], MessageState.LOST)
+                lease.were_lost(ids_of[lease])
         _raise_if_lost(ids_of)
 
     async def _settle_lease(self, settlement: Settlement, lease: PoppedLease, ids: list[int], conn: Any) -> None:
@@ -80,7 +80,7 @@ class LeaseSettler:
         uncertain = {one for one in ids if lease.state_of(one) is MessageState.UNCERTAIN}
         with _settling({lease: ids}):
             lost = await self._backend.settle(settlement, lease, ids, conn)
-        lease.set_states(lost - uncertain, MessageState.LOST)
+        lease.were_lost(lost - uncertain)
         if settlement.gives_back and lease.is_of_group:
             lease.doubt_behind(ids)
         if conn is None:
@@ -96,7 +96,7 @@ class LeaseSettler:
 
         def ended() -> None:
             self._backend.was_settled(settlement, lease)
-            lease.leave_transaction(ids)
+            lease.end_transaction(ids)
 
         self._backend.when_ended(conn, ended)
 
@@ -113,13 +113,12 @@ class LeaseSettler:
         try:
             yield note
         except BaseException as error:
-            state = MessageState.UNCERTAIN if isinstance(error, CommitUnknown) else MessageState.UNDONE
             for lease, ids in settled:
-                lease.set_states(ids, state)
+                lease.undo_transaction(ids, is_certain=not isinstance(error, CommitUnknown))
             raise
         else:
             for lease, ids in settled:
-                lease.transaction_committed(ids)
+                lease.commit_transaction(ids)
         finally:
             for conn in conns:
                 self._transactions.pop(id(conn), None)
@@ -138,6 +137,5 @@ def _settling(ids_of: dict[PoppedLease, list[int]]) -> Iterator[None]:
 
 
 def _raise_if_lost(ids_of: dict[PoppedLease, list[int]]) -> None:
-    lost = [one for lease, ids in ids_of.items() for one in ids if lease.state_of(one) is MessageState.LOST]
-    if lost:
+    if lost := [one for lease, ids in ids_of.items() for one in lease.lost_of(ids)]:
         raise lease_lost(lost)
