@@ -108,8 +108,8 @@ async def drain(dsn: str, topic: str, handling: Handling, *, count: int, fill: F
             await reached(counter, worker)
         seconds = time.perf_counter() - began
         left = await bus.admin.topic(topic)
-    if counter.handled != count or left["waiting"] or left["leased"]:
-        raise DrainFailed(f"{counter.handled} of {count} messages were handled, {left['waiting']} are waiting")
+    if counter.handled != count or left.waiting or left.leased:
+        raise DrainFailed(f"{counter.handled} of {count} messages were handled, {left.waiting} are waiting")
     return count / seconds
 
 

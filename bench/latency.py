@@ -19,6 +19,7 @@ from bench.plan import Plan
 from bench.processes import elsewhere, until
 from bench.report import Report
 from postbus import Bus, Start
+from postbus.options import Semantics
 
 _TOPIC = "bench.latency"
 _RATE = 500
@@ -48,7 +49,7 @@ Publish = Callable[[str, int], Coroutine[Any, Any, list[Sent]]]
 Handle = Callable[[str, int], Coroutine[Any, Any, list[int]]]
 
 
-async def measure(lab: Lab, plan: Plan, report: Report, *, semantics: str, p50_ms: float, p99_ms: float) -> None:
+async def measure(lab: Lab, plan: Plan, report: Report, *, semantics: Semantics, p50_ms: float, p99_ms: float) -> None:
     """Publish one message per transaction and connection, by turns with the peer. The first second is not counted."""
     ours: list[Times] = []
     peers: list[Times] = []
@@ -79,7 +80,7 @@ async def measure(lab: Lab, plan: Plan, report: Report, *, semantics: str, p50_m
     )
 
 
-async def _turn(lab: Lab, seconds: float, publish: Publish, handle: Handle, semantics: str) -> list[Times]:
+async def _turn(lab: Lab, seconds: float, publish: Publish, handle: Handle, semantics: Semantics) -> list[Times]:
     warm = int(_RATE * min(_WARM_SECONDS, seconds))
     count = warm + int(_RATE * seconds)
     async with lab.database() as dsn:

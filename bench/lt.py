@@ -22,6 +22,7 @@ from bench.report import Report
 from bench.scenario import Scenario
 from bench.upkeep import Upkeep, beside, disk_mb_per_s
 from postbus import Bus, Start
+from postbus.options import Tracking
 
 _TOPIC = "bench.load"
 _STORAGE = 100  # id of the first log storage that belongs to one topic
@@ -32,7 +33,7 @@ _PATIENCE = 30.0  # seconds for the last messages to be delivered
 class _Test(NamedTuple):
     groups: int
     rate: int
-    tracking: str = "OFFSET_WATERMARK"
+    tracking: Tracking = "OFFSET_WATERMARK"
 
     @property
     def has_receipts(self) -> bool:

@@ -85,7 +85,7 @@ async def main() -> None:
             for article, pieces in await conn.fetch("select article, pieces from stock order by article"):
                 print(f"inventory: {pieces} pieces of {article}")
         for group in await bus.admin.groups("orders.events"):
-            print(f"{group['group_name']}: {group['lag']} before it")
+            print(f"{group.group_name}: {group.lag} before it")
 
 
 if __name__ == "__main__":

@@ -16,8 +16,8 @@ LAYERS = (
     "› values › _runtime › errors"
 )
 VALUES = (
-    "_content _embedded _version catch_up embedded events group health message middleware options retry scope start "
-    "subscription sweeping"
+    "_content _embedded _version catch_up embedded events group health message middleware options results retry scope "
+    "start subscription sweeping"
 )
 LEVEL = {
     name: level

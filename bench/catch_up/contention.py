@@ -75,7 +75,7 @@ async def measure(lab: Lab, plan: Plan, report: Report) -> None:
         publishing.cancel()
         await asyncio.wait([publishing])
         end = await groups.progress(conn)
-        passed = end.processed + (await bus.admin.group(TOPIC, LATE))["passed"]
+        passed = end.processed + ((await bus.admin.group(TOPIC, LATE)).passed or 0)
     _report_application(report, run, done)
     _report_throttle(report, run)
     _report_groups(report, run, lags)

@@ -65,7 +65,7 @@ async def measure(lab: Lab, plan: Plan, report: Report) -> None:
                 await asyncio.sleep(_KILL_AT * plan.minute)
                 process.kill()
             await _die(dsn, conn, plan, report, upkeep, publishing)
-            passed = (await bus.admin.group(TOPIC, _KILLED))["passed"]
+            passed = (await bus.admin.group(TOPIC, _KILLED)).passed or 0
             catch_up = CatchUp(max_messages=bound(plan), beside_from=100)
             working.append(asyncio.create_task(elsewhere(partial(processes.work, dsn, _KILLED, catch_up))))
             await _come_back(dsn, conn, plan, report, working[-1])
@@ -73,7 +73,7 @@ async def measure(lab: Lab, plan: Plan, report: Report) -> None:
             publishing.cancel()
             await asyncio.wait([publishing])
             await until(dsn, _IS_WELL, 3, 1, worker=working[-1])
-        passed = (await bus.admin.group(TOPIC, _KILLED))["passed"] - passed
+        passed = ((await bus.admin.group(TOPIC, _KILLED)).passed or 0) - passed
         await announce_end(conn)
         *steady, back = await asyncio.gather(*working)
     lags = [lag for one in steady for lag in one.lags]

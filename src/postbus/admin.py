@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime, timedelta
-from typing import Any, Unpack
+from typing import Unpack
+
+import msgspec
 
 from postbus._admin.access import AccessAdmin
-from postbus._admin.groups import GroupAdmin
+from postbus._admin.messages import MessageAdmin
 from postbus._admin.outbox_import.runner import ImportResult, Progress, import_outbox
+from postbus._admin.outbox_import.table import Layout
 from postbus._content.names import check_topic_name
 from postbus._maintenance.sweeper import log_group_events
 from postbus.errors import (
     InvalidInput,
-    MessageNotFound,
     TopicNotEmpty,
     WrongSemantics,
 )
-from postbus.options import Duration, TopicOptions, as_json
-from postbus.sweeping import SweepingOptions, sweeping_json
+from postbus.options import Duration, Semantics, TopicOptions, as_json
+from postbus.results.access import AuditEntry
+from postbus.results.health import SweepCounts, SweepReport, SweepSettings, SystemHealth
+from postbus.results.topics import MoveProgress, QueueBacklog, SinkAway, TopicInfo, WorkerInfo
+from postbus.sweeping import SweepingOptions, SweepingPreset, sweeping_json
 
 
-class Admin(GroupAdmin, AccessAdmin):
+class Admin(MessageAdmin, AccessAdmin):
     """What operators do, as methods. Reached as `bus.admin`."""
 
     async def create_topic(self, name: str, **options: Unpack[TopicOptions]) -> None:
@@ -41,7 +47,7 @@ class Admin(GroupAdmin, AccessAdmin):
         hand_over: bool = False,
         dry_run: bool = False,
         **options: Unpack[TopicOptions],
-    ) -> dict[str, Any]:
+    ) -> QueueBacklog:
         """Make a PUB_SUB topic of a QUEUE while producers and consumers run. Returns what is left in the queue.
 
         The queue's consumers work that off, or with `hand_over` the first group does. The groups named here wait for
@@ -51,14 +57,14 @@ class Admin(GroupAdmin, AccessAdmin):
         store = await self._store()
         return await store.move_topic(name, _names(groups), as_json(options), hand_over=hand_over, dry_run=dry_run)
 
-    async def continue_move(self, name: str) -> dict[str, Any] | None:
+    async def continue_move(self, name: str) -> MoveProgress | None:
         """Go on with a topic that moves, as consuming processes do too. Returns what is waited for, if that is known.
 
         `ended_at` tells when its groups went on.
         """
         return await (await self._store()).continue_move(name)
 
-    async def topics(self, *, namespace: str | None = None, task: str | None = None) -> list[dict[str, Any]]:
+    async def topics(self, *, namespace: str | None = None, task: str | None = None) -> list[TopicInfo]:
         """All topics, or those of a namespace or a task, with options and what they hold."""
         return await (await self._store()).topics(namespace=namespace, task=task)
 
@@ -114,9 +120,9 @@ class Admin(GroupAdmin, AccessAdmin):
         self,
         table: str | None = None,
         *,
-        layout: str | None = None,
+        layout: Layout | None = None,
         topic: str | None = None,
-        semantics: str | None = None,
+        semantics: Semantics | None = None,
         only: Sequence[str] = (),
         options: TopicOptions | None = None,
         dry_run: bool = False,
@@ -134,12 +140,12 @@ class Admin(GroupAdmin, AccessAdmin):
             options=options, dry_run=dry_run, progress=progress,
         )  # fmt: skip
 
-    async def health(self, stuck_after: Duration = timedelta(hours=1)) -> dict[str, Any]:
+    async def health(self, stuck_after: Duration = timedelta(hours=1)) -> SystemHealth:
         """Whether somebody should look: what is wrong with groups, and whether sweeping keeps up."""
         findings = await self.group_findings(stuck_after)
         sweeping = await (await self._store()).sweep_health()
-        is_well = sweeping["healthy"] and all(one.level == "info" for one in findings)
-        return {"healthy": is_well, "findings": findings, "sweeping": sweeping}
+        is_well = sweeping.healthy and all(one.level == "info" for one in findings)
+        return SystemHealth(healthy=is_well, findings=findings, sweeping=sweeping)
 
     async def audit(
         self,
@@ -156,7 +162,7 @@ class Admin(GroupAdmin, AccessAdmin):
         before_id: int | None = None,
         limit: int = 100,
         newest: bool = True,
-    ) -> list[dict[str, Any]]:
+    ) -> list[AuditEntry]:
         """The audit log: who did what. The newest entries first, or the oldest.
 
         `actor` is a part of a login, a role or an actor; `action` is one, such as topic.set, or topic for all of that
@@ -169,125 +175,21 @@ class Admin(GroupAdmin, AccessAdmin):
             after_id=after_id, before_id=before_id, limit=limit, newest=newest,
         )  # fmt: skip
 
-    async def workers(self) -> list[dict[str, Any]]:
+    async def workers(self) -> list[WorkerInfo]:
         """The processes that consume."""
         return await (await self._store()).workers()
 
-    async def sinks_away(self) -> list[dict[str, Any]]:
+    async def sinks_away(self) -> list[SinkAway]:
         """The sinks that relays cannot reach: since when, and why."""
         return await (await self._store()).sinks_away()
 
-    async def messages(
-        self, topic: str, *, after_id: int = 0, limit: int = 100, newest: bool = False
-    ) -> list[dict[str, Any]]:
-        """Messages of a QUEUE that are still there, in whatever state, by id: the first ones, or the newest."""
-        return await (await self._store()).messages(topic, after_id=after_id, limit=limit, newest=newest)
-
-    async def log(
-        self,
-        topic: str,
-        *,
-        after_id: int = 0,
-        after: tuple[int, int] | None = None,
-        limit: int = 100,
-        newest: bool = False,
-    ) -> list[dict[str, Any]]:
-        """Messages of a PUB_SUB topic that are retained: the first ones, or the newest.
-
-        `after`, the position and index of a message, is found at once; `after_id` looks at all messages.
-        """
-        return await (await self._store()).log(topic, after_id=after_id, after=after, limit=limit, newest=newest)
-
-    async def dead_letters(
-        self,
-        topic: str | None = None,
-        *,
-        group: str | None = None,
-        groups: Sequence[str] | None = None,
-        after_id: int = 0,
-        limit: int = 100,
-    ) -> list[dict[str, Any]]:
-        """Dead letters of a topic, of a group, or of all, by id. One message's of several groups are not parted.
-
-        `groups` are patterns in which * stands for any text: those of other groups are left out.
-        """
-        store = await self._store()
-        return await store.dead_letters(topic, group, groups=groups, limit=limit, after_id=after_id)
-
-    async def dead_letter(
-        self,
-        message_id: int,
-        *,
-        topic: str | None = None,
-        group: str | None = None,
-        groups: Sequence[str] | None = None,
-    ) -> dict[str, Any]:
-        """One dead letter, with reason and last error; `group` says whose, where several groups gave it up."""
-        found = [
-            one
-            for one in await (await self._store()).dead_letters_by_id(message_id, groups)
-            if topic in (None, one["topic"]) and group in (None, one["group_name"])
-        ]
-        if not found:
-            raise MessageNotFound(
-                f"there is no dead letter {message_id}" + (f" of group {group!r}" if group else ""),
-                remedy="list them: postbus dead-letters list",
-            )
-        if len(found) > 1:
-            whose = ", ".join(" of ".join(filter(None, (one["group_name"], one["topic"]))) for one in found)
-            raise InvalidInput(
-                f"there are {len(found)} dead letters {message_id}: {whose}",
-                remedy="say which one: --group NAME, --topic TOPIC",
-            )
-        return found[0]
-
-    async def redrive(
-        self,
-        topic: str,
-        *,
-        ids: Sequence[int] | None = None,
-        reason_like: str | None = None,
-        died_after: datetime | None = None,
-        died_before: datetime | None = None,
-        key: str | None = None,
-        max_count: int | None = None,
-        rate: float | None = None,
-        dry_run: bool = False,
-        group: str | None = None,
-    ) -> int:
-        """Put dead letters back: some by id, some by filter, or all; `rate` spreads them, per second.
-
-        Those of a PUB_SUB topic go back to `group` alone.
-        """
-        given = {
-            "ids": ids, "reason_like": reason_like, "died_after": died_after, "died_before": died_before,
-            "key": key, "max_count": max_count, "rate": rate, "dry_run": dry_run, "group_name": group,
-        }  # fmt: skip
-        store = await self._store()
-        filters = {name: value for name, value in given.items() if value is not None}
-        async with self._explaining(topic):
-            return await store.redrive(topic, filters)
-
-    async def purge_dead_letters(
-        self,
-        topic: str,
-        *,
-        ids: Sequence[int] | None = None,
-        died_before: datetime | None = None,
-        dry_run: bool = False,
-        group: str | None = None,
-    ) -> int:
-        """Delete dead letters for good, those of all groups or of one."""
-        async with self._explaining(topic):
-            return await (await self._store()).purge_dead_letters(
-                topic, ids=ids, died_before=died_before, dry_run=dry_run, group=group
-            )
-
-    async def sweeping(self) -> dict[str, Any]:
+    async def sweeping(self) -> SweepSettings:
         """How sweeping is set."""
         return await (await self._store()).sweeping()
 
-    async def set_sweeping(self, preset: str | None = None, **options: Unpack[SweepingOptions]) -> dict[str, Any]:
+    async def set_sweeping(
+        self, preset: SweepingPreset | None = None, **options: Unpack[SweepingOptions]
+    ) -> SweepSettings:
         """Set how all processes sweep: a preset, and options besides. Returns what holds then.
 
         Presets are default, low_throughput, high_throughput and critical. heartbeat_timeout is that of new topics.
@@ -296,35 +198,28 @@ class Admin(GroupAdmin, AccessAdmin):
         await store.set_sweeping(sweeping_json(preset, options))
         return await store.sweeping()
 
-    async def sweep_health(self) -> dict[str, Any]:
+    async def sweep_health(self) -> SweepReport:
         """Whether sweeping keeps up, the reason if not, what is left over, and what each job has done."""
         store = await self._store()
-        return {**await store.sweep_health(), "jobs": await store.sweep_jobs()}
+        return SweepReport(**msgspec.structs.asdict(await store.sweep_health()), jobs=await store.sweep_jobs())
 
-    async def sweep(self) -> dict[str, int]:
-        """Run all jobs of sweeping now, whether they are due or not. Returns what they have removed, by job."""
+    async def sweep(self) -> SweepCounts:
+        """Run all jobs of sweeping now, whether they are due or not. Returns what they have removed."""
         store = await self._store()
         returned, _ = await store.return_expired()
-        of_queues = ("finished_rows", "dedup_keys", "inbox_records")
-        removed = {
-            "messages_returned": returned,
-            **dict.fromkeys(of_queues, 0),
-            "groups_died": 0,
-            "partitions": 0,
-            "thinned": 0,
-        }
+        removed: Counter[str] = Counter()
         more = True
         while more:
             swept = await store.sweep()
             storages = await store.sweep_storages()
             await log_group_events(store)
-            for name in of_queues:
+            for name in ("finished_rows", "dedup_keys", "inbox_records"):
                 removed[name] += swept[name]
             removed["groups_died"] += sum(one["dead"] for one in storages)
             removed["partitions"] += sum(len(one["dropped"]) for one in storages)
             removed["thinned"] += sum(one["thinned"] for one in storages)
             more = swept["more"] or any(one["more"] for one in storages)
-        return {**removed, "subscriptions": await store.sweep_subscriptions()}
+        return SweepCounts(messages_returned=returned, **removed, subscriptions=await store.sweep_subscriptions())
 
 
 def _names(given: Sequence[str]) -> list[str]:

@@ -30,12 +30,12 @@ from postbus.events import emission
 from postbus.group import Filter, Group
 from postbus.message import PublishOptions
 from postbus.middleware import Middleware
-from postbus.options import Duration, as_wait
+from postbus.options import Duration, OnFailure, as_wait
 from postbus.pull import Pop, PopOptions, pop
 from postbus.relay import Relay, RelayOptions, Sink
 from postbus.relay.plan import plan, register
 from postbus.scope import Heartbeat, Scope
-from postbus.start import Default, Start
+from postbus.start import Default, Mode, Start
 from postbus.subscription import HandlerOptions, Subscription
 from postbus.worker import Worker
 
@@ -55,7 +55,7 @@ class Bus:
         server: Any = None,
         migrate: bool = False,
         pool_size: int = 10,
-        default_mode: str | None = None,
+        default_mode: Mode | None = None,
         actor: str | None = None,
     ) -> None:
         self.dsn = dsn
@@ -83,7 +83,7 @@ class Bus:
         version: int = 18,
         migrate: bool | None = None,
         pool_size: int = 10,
-        default_mode: str | None = None,
+        default_mode: Mode | None = None,
         actor: str | None = None,
     ) -> Self:
         """Open a bus on the server of `dsn`, of POSTBUS_DSN, or on an embedded PostgreSQL.
@@ -230,10 +230,10 @@ class Bus:
         namespace: str | None = None,
         task: str | None = None,
         start: Start | str | datetime | int | None = None,
-        mode: str | None = None,
+        mode: Mode | None = None,
         look_back: Duration | None = None,
         filter: Filter | None = None,
-        on_failure: str = "block",
+        on_failure: OnFailure = "block",
         catch_up: CatchUp | None = None,
         **options: Unpack[HandlerOptions],
     ) -> Callable[[H], H]:
@@ -261,7 +261,7 @@ class Bus:
         namespace: str | None = None,
         task: str | None = None,
         filter: Filter | None = None,
-        on_failure: str = "block",
+        on_failure: OnFailure = "block",
         catch_up: CatchUp | None = None,
         **options: Unpack[HandlerOptions],
     ) -> Group:

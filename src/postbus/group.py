@@ -13,9 +13,10 @@ from postbus.catch_up import CatchUp
 from postbus.errors import DuplicateHandler, InvalidGroup, InvalidOption, InvalidTopicName
 from postbus.events import WantedEvents
 from postbus.message import Message
-from postbus.options import Duration
+from postbus.options import Duration, OnFailure
+from postbus.results.groups import GroupState
 from postbus.scope import Scope
-from postbus.start import Default, Start
+from postbus.start import Default, Mode, Start
 from postbus.subscription import Handler, HandlerCall, Maker, Subscription
 
 Filter = Callable[[Message], bool]
@@ -30,7 +31,7 @@ class GroupHost(Protocol):
 
     async def stop_group(self, group: Group) -> None: ...
 
-    async def set_group_state(self, group: Group, state: str) -> None: ...
+    async def set_group_state(self, group: Group, state: GroupState) -> None: ...
 
 
 @dataclass
@@ -82,7 +83,7 @@ class Group:
         make: Maker,
         *,
         filter: Filter | None = None,
-        on_failure: str = "block",
+        on_failure: OnFailure = "block",
         catch_up: CatchUp | None = None,
     ) -> None:
         if not is_name(name):
@@ -172,7 +173,7 @@ class Group:
         self,
         position: Start | str | datetime | int | None = None,
         *,
-        mode: str | None = None,
+        mode: Mode | None = None,
         look_back: Duration | None = None,
     ) -> None:
         """Subscribe, and consume while the bus runs. The position or the mode counts only when the group is new.

@@ -7,26 +7,31 @@ import re
 from collections.abc import Mapping
 from contextlib import suppress
 from datetime import timedelta
-from typing import Any, TypedDict
+from typing import Any, Literal, TypedDict
 
 from postbus.errors import InvalidOption
 
 Duration = timedelta | str | float
 """A timedelta, seconds, or a text such as "30s", "5 minutes" or "24h"."""
+Semantics = Literal["QUEUE", "PUB_SUB"]
+Tracking = Literal["REFERENCE_COUNTING", "OFFSET_WATERMARK"]
+Storage = Literal["shared", "own"]
+OnFailure = Literal["block", "pass"]
+"""What a failing message does to the others of its key."""
 
 
 class TopicOptions(TypedDict, total=False):
     """Options of a topic. The default of each is in brackets."""
 
-    semantics: str
+    semantics: Semantics
     """QUEUE: each message goes to one consumer. PUB_SUB: each message goes to every group (QUEUE)."""
-    tracking: str
+    tracking: Tracking
     """How the completion of a PUB_SUB topic's messages is known: by a receipt for each message and group
     (REFERENCE_COUNTING), or by the positions of the groups alone (OFFSET_WATERMARK)."""
-    lanes: int | str
+    lanes: int | Literal["named"]
     """Slices of a PUB_SUB topic, to which keys are mapped; also the most processes that can share a group's work (8).
     named: each message has a key, which names its lane, and there may be any number of lanes."""
-    storage: str
+    storage: Storage
     """shared: with topics of a similar retention. own: its own tables, for a busy PUB_SUB topic (shared)."""
     segment_size: int
     """The number of messages of one publish call that a PUB_SUB topic stores in one row, up to 1000 (1000)."""

@@ -24,7 +24,7 @@ from postbus.errors import InvalidInput, InvalidOption, LeaseLost, PostbusError
 from postbus.message import Message
 from postbus.options import Duration, as_timedelta
 from postbus.scope import Scope
-from postbus.start import Default, Start
+from postbus.start import Default, Mode, Start
 from postbus.subscription import is_count
 
 T = TypeVar("T")
@@ -328,7 +328,7 @@ class PopOptions(TypedDict, total=False):
     """All topics of this task, instead of a topic; for groups."""
     start: Start | str | datetime | int | None
     """The position at which a new group begins (None: by the server's default, or all)."""
-    mode: str | None
+    mode: Mode | None
     """The same by name: new, all, or timestamp with a time as `start` (None: see `start`)."""
     look_back: Duration | None
     """The time before now at which mode new begins (4 seconds)."""

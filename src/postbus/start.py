@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from datetime import datetime, timedelta
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import msgspec
 
@@ -13,16 +13,18 @@ from postbus.options import Duration, as_timedelta
 
 POLL_INTERVAL = timedelta(seconds=2)
 """The usual time between two polls. `new` looks back by twice as much, so that a polling consumer misses nothing."""
-_KINDS = {"new": "FROM_NOW", "all": "FROM_BEGINNING", "timestamp": "FROM_TIMESTAMP"}
+Mode = Literal["new", "all", "timestamp", "message"]
+StartKind = Literal["FROM_NOW", "FROM_BEGINNING", "FROM_TIMESTAMP", "FROM_MESSAGE_ID"]
+_KINDS: dict[Mode, StartKind] = {"new": "FROM_NOW", "all": "FROM_BEGINNING", "timestamp": "FROM_TIMESTAMP"}
 
 
 class Start(msgspec.Struct, frozen=True):
     """The first position of a group. It counts only when the group is new: later the group keeps its own position."""
 
-    kind: str
+    kind: StartKind
     timestamp: datetime | None = None
     message_id: int | None = None
-    mode: str | None = None
+    mode: Mode | None = None
     """new, all, timestamp or message. It is recorded when a group subscribes to a scope, and does not change."""
     look_back: timedelta = timedelta(0)
     """The time before now at which `new` begins."""
@@ -49,7 +51,7 @@ class Start(msgspec.Struct, frozen=True):
         return cls("FROM_MESSAGE_ID", message_id=message_id)
 
     @classmethod
-    def in_mode(cls, mode: str, at: datetime | None = None, look_back: Duration | None = None) -> Start:
+    def in_mode(cls, mode: Mode, at: datetime | None = None, look_back: Duration | None = None) -> Start:
         """A start that is recorded: new (from now on, and just before), all, or timestamp (from `at` on)."""
         if mode not in _KINDS:
             raise InvalidOption(f"mode {mode!r} is not known", remedy="use 'new', 'all' or 'timestamp'")
@@ -79,7 +81,7 @@ class Start(msgspec.Struct, frozen=True):
                 "the topics of a namespace, task or pattern have no message in common to start from",
                 remedy="start them at a time: Start.at(time), or --from TIME on the command line",
             )
-        mode = next((mode for mode, kind in _KINDS.items() if kind == self.kind), "message")
+        mode: Mode = next((mode for mode, kind in _KINDS.items() if kind == self.kind), "message")
         return Start(self.kind, self.timestamp, self.message_id, mode=mode)
 
     @classmethod
@@ -91,8 +93,10 @@ class Start(msgspec.Struct, frozen=True):
             return cls.at(given)
         if isinstance(given, int):
             return cls.from_message(given)
-        if given in ("FROM_NOW", "FROM_BEGINNING"):
-            return cls(given)
+        if given == "FROM_NOW":
+            return cls.NOW
+        if given == "FROM_BEGINNING":
+            return cls.BEGINNING
         raise InvalidOption(
             f"start {given!r} is not known",
             remedy="use Start.NOW, Start.BEGINNING, Start.at(time) or Start.from_message(id)",
@@ -106,17 +110,17 @@ Start.BEGINNING = Start("FROM_BEGINNING")
 class Default:
     """The start of groups that name none."""
 
-    def __init__(self, mode: str | None) -> None:
+    def __init__(self, mode: Mode | None) -> None:
         """Use `mode`, or else POSTBUS_DEFAULT_SUBSCRIPTION_MODE."""
         given = mode or os.environ.get("POSTBUS_DEFAULT_SUBSCRIPTION_MODE") or None
         if given not in (None, "new", "all"):
             raise InvalidOption(f"the default mode {given!r} is not known", remedy="use 'new' or 'all'")
-        self.mode = given
+        self.mode: Mode | None = None if given is None else "new" if given == "new" else "all"
 
     def start_of(
         self,
         start: Start | str | datetime | int | None,
-        mode: str | None,
+        mode: Mode | None,
         look_back: Duration | None,
         *,
         is_recorded: bool,

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, TypedDict
+from typing import Any, Literal, TypedDict, get_args
 
 from postbus.options import Duration, as_interval
 
-PRESETS = ("default", "low_throughput", "high_throughput", "critical")
+SweepingPreset = Literal["default", "low_throughput", "high_throughput", "critical"]
+PRESETS: tuple[SweepingPreset, ...] = get_args(SweepingPreset)
 
 
 class SweepingOptions(TypedDict, total=False):

@@ -25,7 +25,7 @@ async def pass_time(conn: Any, hours: int = 2) -> None:
 
 async def stuck(bus: Bus, **options: Any) -> list[tuple[str, list[str], int]]:
     await (await bus.connect()).sweep_log()
-    return [(one["topic"], one["groups"], one["messages"]) for one in await bus.admin.stuck_messages(**options)]
+    return [(one.topic, one.groups, one.messages) for one in await bus.admin.stuck_messages(**options)]
 
 
 async def test_messages_that_live_groups_have_not_settled_are_stuck(bus: Bus, conn: Any) -> None:
@@ -40,7 +40,7 @@ async def test_messages_that_live_groups_have_not_settled_are_stuck(bus: Bus, co
     assert await stuck(bus) == [("t", ["a", "b"], 3)]
     assert await stuck(bus, older_than=timedelta(hours=3)) == []
     [row] = await bus.admin.stuck_messages()
-    assert row["oldest_at"] == min(one["published_at"] for one in await bus.admin.log("t"))
+    assert row.oldest_at == min(one.published_at for one in await bus.admin.log("t"))
     await bus.admin.seek("t", "a", Start.NOW)
     assert await stuck(bus) == [("t", ["b"], 3)]
     await conn.execute("update postbus.subscription set state = 'DEAD'")
@@ -79,10 +79,10 @@ async def test_messages_without_any_group_are_reported(bus: Bus, conn: Any) -> N
     for n in range(3):
         await bus.send("t", n)
     [row] = await bus.admin.zero_subscription_messages()
-    assert (row["topic"], row["messages"]) == ("t", 3)
-    assert row["oldest_at"] == min(one["published_at"] for one in await bus.admin.log("t"))
+    assert (row.topic, row.messages) == ("t", 3)
+    assert row.oldest_at == min(one.published_at for one in await bus.admin.log("t"))
     await subscribed(bus, "late")
-    assert [row["messages"] for row in await bus.admin.zero_subscription_messages()] == [3]
+    assert [row.messages for row in await bus.admin.zero_subscription_messages()] == [3]
     await subscribed(bus, "a", start=Start.BEGINNING)
     await bus.admin.pause_group("t", "a")
     assert await bus.admin.zero_subscription_messages() == []
@@ -97,9 +97,9 @@ async def test_stopped_group_leaves_its_messages_unreported(bus: Bus, conn: Any)
     assert await let_die(conn, storage) == 1
     assert await bus.admin.zero_subscription_messages() == []
     await bus.send("t", 2)
-    assert [row["messages"] for row in await bus.admin.zero_subscription_messages()] == [1]
-    assert (await bus.admin.remove_group("t", "a", wait=0))["removed"]
-    assert [row["messages"] for row in await bus.admin.zero_subscription_messages()] == [1]
+    assert [row.messages for row in await bus.admin.zero_subscription_messages()] == [1]
+    assert (await bus.admin.remove_group("t", "a", wait=0)).removed
+    assert [row.messages for row in await bus.admin.zero_subscription_messages()] == [1]
 
 
 # Inconsistencies, and how they are reported.
@@ -150,7 +150,7 @@ async def test_each_inconsistency_is_reported(bus: Bus, conn: Any, group: int, d
     assert await bus.admin.inconsistencies() == []
     await conn.execute(damage.format(group=group))
     found = await bus.admin.inconsistencies()
-    assert sorted((one["kind"], one["explanation"]) for one in found) == sorted(DAMAGE[damage])
+    assert sorted((one.kind, one.explanation) for one in found) == sorted(DAMAGE[damage])
 
 
 async def no_history_goes_on(bus: Bus) -> None:

@@ -36,7 +36,7 @@ async def subscribed(bus: Bus, topic: str = "events", *groups: str, start: Start
 async def lag(bus: Bus, group: str = "mail", topic: str = "events") -> int:
     """Return what a group has before it, counted exactly."""
     await (await bus.connect()).sweep_log()
-    return int((await bus.admin.group(topic, group))["lag"])
+    return (await bus.admin.group(topic, group)).lag or 0
 
 
 async def test_groups_can_be_listed_by_topic_and_name(bus: Bus) -> None:
@@ -51,16 +51,16 @@ async def test_groups_can_be_listed_by_topic_and_name(bus: Bus) -> None:
         await bus.admin.groups(group="mail"),
     )
 
-    assert [(one["topic"], one["group_name"]) for one in every] == [
+    assert [(one.topic, one.group_name) for one in every] == [
         ("events", "mail"),
         ("events", "stock"),
         ("other", "mail"),
     ]
-    assert [(one["group_name"], one["state"], one["lag"], one["lanes"]) for one in of_topic] == [
+    assert [(one.group_name, one.state, one.lag, one.lanes) for one in of_topic] == [
         ("mail", "ACTIVE", 1, 2),
         ("stock", "ACTIVE", 1, 2),
     ]
-    assert [one["topic"] for one in of_name] == ["events", "other"]
+    assert [one.topic for one in of_name] == ["events", "other"]
 
 
 async def test_one_group_can_be_queried(bus: Bus) -> None:
@@ -69,7 +69,7 @@ async def test_one_group_can_be_queried(bus: Bus) -> None:
 
     group = await bus.admin.group("events", "mail")
 
-    assert (group["start"], group["start_id"], group["on_failure"]) == ("FROM_MESSAGE_ID", 1024, "block")
+    assert (group.start, group.start_id, group.on_failure) == ("FROM_MESSAGE_ID", 1024, "block")
 
 
 async def test_members_counters_outlive_their_process(bus: Bus) -> None:
@@ -90,7 +90,7 @@ async def test_members_counters_outlive_their_process(bus: Bus) -> None:
         await eventually(all_are_seen)
 
     members = await bus.admin.members("events", "mail")
-    assert {one["name"]: one["processed"] for one in members} == {"even": 2, "odd": 1}
+    assert {one.name: one.processed for one in members} == {"even": 2, "odd": 1}
 
 
 async def test_group_can_be_paused_resumed_and_cancelled(bus: Bus) -> None:
@@ -104,9 +104,9 @@ async def test_group_can_be_paused_resumed_and_cancelled(bus: Bus) -> None:
 
     await bus.admin.cancel_group("events", "mail")
 
-    assert (paused["state"], resumed["state"], resumed["lag"]) == ("PAUSED", "ACTIVE", 1)
+    assert (paused.state, resumed.state, resumed.lag) == ("PAUSED", "ACTIVE", 1)
     assert await bus.admin.groups() == []
-    assert [one["state"] for one in await bus.admin.groups(cancelled=True)] == ["CANCELLED"]
+    assert [one.state for one in await bus.admin.groups(cancelled=True)] == ["CANCELLED"]
     with pytest.raises(GroupNotFound, match="group 'mail' has no subscription"):
         await bus.admin.group("events", "mail")
 
@@ -115,7 +115,7 @@ async def test_seek_moves_a_group_to_any_start(bus: Bus) -> None:
     """The group continues at the given start; a dry run only counts."""
     await subscribed(bus)
     ids = [await bus.send("events", number) for number in range(3)]
-    between = (await bus.admin.log("events"))[1]["published_at"]
+    between = (await bus.admin.log("events"))[1].published_at
     places: list[tuple[Any, int]] = [
         (Start.NOW, 0),
         ("FROM_BEGINNING", 3),
@@ -165,13 +165,13 @@ async def test_redrive_goes_to_one_group(bus: Bus) -> None:
 
     assert (would, did) == (2, 1)
     left = await bus.admin.dead_letters("events")
-    assert sorted((one["group_name"], one["id"] == first) for one in left) == [
+    assert sorted((one.group_name, one.id == first) for one in left) == [
         ("mail", False),
         ("stock", False),
         ("stock", True),
     ]
-    assert [one["id"] for one in await bus.admin.dead_letters("events", group="mail")] == [_second]
-    assert (await bus.admin.group("events", "mail"))["retrying"] == 1
+    assert [one.id for one in await bus.admin.dead_letters("events", group="mail")] == [_second]
+    assert (await bus.admin.group("events", "mail")).retrying == 1
 
 
 async def test_dead_letters_of_several_groups_are_kept_apart(bus: Bus) -> None:
@@ -182,9 +182,9 @@ async def test_dead_letters_of_several_groups_are_kept_apart(bus: Bus) -> None:
     page = await bus.admin.dead_letters(limit=1)
     rest = await bus.admin.dead_letters(after_id=first, limit=1)
 
-    assert [(one["id"], one["group_name"]) for one in page] == [(first, "mail"), (first, "stock")]
-    assert [one["id"] for one in rest] == [second, second]
-    assert (await bus.admin.dead_letter(first, group="stock"))["group_name"] == "stock"
+    assert [(one.id, one.group_name) for one in page] == [(first, "mail"), (first, "stock")]
+    assert [one.id for one in rest] == [second, second]
+    assert (await bus.admin.dead_letter(first, group="stock")).group_name == "stock"
     with pytest.raises(InvalidInput, match="there are 2 dead letters .*: mail of events, stock of events"):
         await bus.admin.dead_letter(first, topic="events")
     with pytest.raises(MessageNotFound, match="of group 'nobody'"):
@@ -199,15 +199,15 @@ async def test_log_can_be_paged_from_both_ends(bus: Bus) -> None:
     ids.append(await bus.send("events", 5, key="k"))
 
     async def read(**options: Any) -> list[int]:
-        return [one["id"] for one in await bus.admin.log("events", **options)]
+        return [one.id for one in await bus.admin.log("events", **options)]
 
     third = (await bus.admin.log("events"))[2]
     assert await read() == ids
     assert await read(limit=2) == ids[:2]
     assert await read(limit=2, newest=True) == ids[-2:]
     assert await read(after_id=ids[3]) == ids[4:]
-    assert await read(after=(third["sequence"], third["index"]), limit=2) == ids[3:5]
-    assert await read(after=(third["sequence"], third["index"]), newest=True, limit=1) == ids[-1:]
+    assert await read(after=(third.sequence, third.index), limit=2) == ids[3:5]
+    assert await read(after=(third.sequence, third.index), newest=True, limit=1) == ids[-1:]
     assert await bus.admin.log("nothing") == []
 
 
@@ -295,7 +295,7 @@ async def test_mistakes_are_refused_with_a_remedy(bus: Bus, ask: Ask, kind: type
 
     assert refused.value.remedy
     after = await bus.admin.groups()
-    assert [(one["state"], one["lag"]) for one in after] == [(one["state"], one["lag"]) for one in before]
+    assert [(one.state, one.lag) for one in after] == [(one.state, one.lag) for one in before]
 
 
 async def test_impossible_state_change_is_refused(bus: Bus, conn: Any) -> None:

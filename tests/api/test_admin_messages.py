@@ -7,14 +7,29 @@ from typing import Any
 import pytest
 
 from postbus import Bus, DeadLetter, MessageNotFound, Retry, Start, TopicNotFound
+from postbus.results import DeliveryInfo, MessageStory, QueueMessage
 from support.eventually import eventually
 from support.grouping import SOON, create_log
 from support.log_sql import rotate
 from support.running import running
 
 
-def by_group(story: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    return {one["group_name"]: one for one in story["deliveries"]}
+def by_group(story: MessageStory) -> dict[str, DeliveryInfo]:
+    return {one.group_name: one for one in story.deliveries}
+
+
+async def story_of(bus: Bus, message_id: int) -> MessageStory:
+    """The story of a message of the topic t."""
+    found = await bus.admin.message("t", message_id)
+    assert isinstance(found, MessageStory)
+    return found
+
+
+async def queued(bus: Bus, message_id: int) -> QueueMessage:
+    """A message of the topic jobs."""
+    found = await bus.admin.message("jobs", message_id)
+    assert isinstance(found, QueueMessage)
+    return found
 
 
 async def test_message_of_the_log_shows_its_delivery_to_each_group(bus: Bus, conn: Any) -> None:
@@ -39,9 +54,9 @@ async def test_message_of_the_log_shows_its_delivery_to_each_group(bus: Bus, con
     id = await bus.send("t", 1, key="k", headers={"tenant": "acme"})
     await store.subscribe("t", "later", Start.NOW, "block")
 
-    async def is_dealt_with() -> dict[str, Any]:
-        story = await bus.admin.message("t", id)
-        statuses = {name: one["status"] for name, one in by_group(story).items()}
+    async def is_dealt_with() -> MessageStory:
+        story = await story_of(bus, id)
+        statuses = {name: one.status for name, one in by_group(story).items()}
         assert statuses == {
             "done": "COMPLETED",
             "failing": "RETRYING",
@@ -55,16 +70,17 @@ async def test_message_of_the_log_shows_its_delivery_to_each_group(bus: Bus, con
         story = await eventually(is_dealt_with)
         [worker] = await bus.admin.workers()
 
-    assert (story["id"], story["key"], story["payload"], story["topic"]) == (id, "k", b"1", "t")
-    assert (story["status"], story["completed"]) == ("PROCESSING", ["done"])
-    assert story["required"] == ["done", "failing", "giving-up", "nobody"]
+    assert (story.id, story.key, story.payload, story.topic) == (id, "k", b"1", "t")
+    assert (story.status, story.completed) == ("PROCESSING", ["done"])
+    assert story.required == ["done", "failing", "giving-up", "nobody"]
     groups = by_group(story)
-    assert (groups["done"]["worker"], groups["done"]["attempts"]) == (worker["name"], 1)
-    assert groups["done"]["settled_at"] >= story["published_at"]
-    assert (groups["failing"]["attempts"], groups["failing"]["last_error"]) == (1, "not now")
-    assert (groups["giving-up"]["attempts"], groups["giving-up"]["last_error"]) == (1, "ValueError: no")
-    assert (groups["nobody"]["holder"], groups["nobody"]["settled_at"]) == (None, None)
-    assert not groups["later"]["required"]
+    assert (groups["done"].worker, groups["done"].attempts) == (worker.name, 1)
+    assert groups["done"].settled_at is not None
+    assert groups["done"].settled_at >= story.published_at
+    assert (groups["failing"].attempts, groups["failing"].last_error) == (1, "not now")
+    assert (groups["giving-up"].attempts, groups["giving-up"].last_error) == (1, "ValueError: no")
+    assert (groups["nobody"].holder, groups["nobody"].settled_at) == (None, None)
+    assert not groups["later"].required
 
 
 async def test_message_dropped_from_the_log_is_described_by_its_copies(bus: Bus, conn: Any) -> None:
@@ -86,28 +102,28 @@ async def test_message_dropped_from_the_log_is_described_by_its_copies(bus: Bus,
     async with running(bus):
         await eventually(has_one, bus, "failing", "retrying")
         await eventually(has_one, bus, "giving-up", "dead")
-    retained = await bus.admin.message("t", id)
+    retained = await story_of(bus, id)
     await conn.execute("delete from postbus.segment")
 
-    story = await bus.admin.message("t", id)
+    story = await story_of(bus, id)
 
-    assert (retained["retained"], story["retained"]) == (True, False)
-    assert by_group(retained)["giving-up"]["last_error"] == "never"
+    assert (retained.retained, story.retained) == (True, False)
+    assert by_group(retained)["giving-up"].last_error == "never"
     for name in ("id", "key", "payload", "published_at", "status", "required", "completed"):
-        assert story[name] == retained[name]
-    assert {one["group_name"]: (one["status"], one["attempts"], one["last_error"]) for one in story["deliveries"]} == {
+        assert getattr(story, name) == getattr(retained, name)
+    assert {one.group_name: (one.status, one.attempts, one.last_error) for one in story.deliveries} == {
         "failing": ("RETRYING", 1, "not now"),
         "giving-up": ("DEAD", 1, "never"),
     }
     await bus.admin.purge_dead_letters("t")
-    assert list(by_group(await bus.admin.message("t", id))) == ["failing"]
+    assert list(by_group(await story_of(bus, id))) == ["failing"]
     await bus.admin.cancel_group("t", "failing")
     with pytest.raises(MessageNotFound):
         await bus.admin.message("t", id)
 
 
 async def has_one(bus: Bus, group: str, count: str) -> None:
-    assert (await bus.admin.group("t", group))[count] == 1
+    assert getattr(await bus.admin.group("t", group), count) == 1
 
 
 async def test_unsettled_message_names_the_reader_of_its_lane(bus: Bus) -> None:
@@ -118,7 +134,7 @@ async def test_unsettled_message_names_the_reader_of_its_lane(bus: Bus) -> None:
     id = await bus.send("t", 1)
     await store.heartbeat("reader", "host", 1, [])
     await store.lease_lanes("reader", [subscription.id], [])
-    assert by_group(await bus.admin.message("t", id))["g"]["holder"] == "reader"
+    assert by_group(await story_of(bus, id))["g"].holder == "reader"
 
 
 async def test_each_message_of_many_is_found(bus: Bus, conn: Any) -> None:
@@ -133,7 +149,7 @@ async def test_each_message_of_many_is_found(bus: Bus, conn: Any) -> None:
                 found = await bus.publish_many(tx, topic, [leaf * 3 + n for n in range(3)])
             ids += found if topic == "t" else []
         await rotate(conn, storage)
-    assert [(await bus.admin.message("t", id))["payload"] for id in ids] == [str(n).encode() for n in range(6)]
+    assert [(await bus.admin.message("t", id)).payload for id in ids] == [str(n).encode() for n in range(6)]
     with pytest.raises(MessageNotFound):
         await bus.admin.message("other", ids[0])
 
@@ -141,13 +157,13 @@ async def test_each_message_of_many_is_found(bus: Bus, conn: Any) -> None:
 async def test_message_of_a_queue_shows_its_state(bus: Bus, conn: Any) -> None:
     """It is waiting, leased with its member or retrying with its error, and finally gone."""
     id = await bus.send("jobs", 1, key="k")
-    assert (await bus.admin.message("jobs", id))["state"] == "waiting"
+    assert (await queued(bus, id)).state == "waiting"
     claimed = await conn.fetchrow("select * from postbus.claim('jobs', 'worker-1', 1)")
-    story = await bus.admin.message("jobs", id)
-    assert (story["state"], story["member"], story["attempts"]) == ("leased", "worker-1", 1)
+    story = await queued(bus, id)
+    assert (story.state, story.member, story.attempts) == ("leased", "worker-1", 1)
     await conn.execute("select postbus.retry($1, $2, error => 'not now')", claimed["token"], [id])
-    story = await bus.admin.message("jobs", id)
-    assert (story["state"], story["last_error"]) == ("retrying", "not now")
+    story = await queued(bus, id)
+    assert (story.state, story.last_error) == ("retrying", "not now")
     await bus.admin.purge_topic("jobs")
     with pytest.raises(MessageNotFound) as gone:
         await bus.admin.message("jobs", id)

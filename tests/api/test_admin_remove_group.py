@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from postbus import Bus, CatchUp, GroupNotFound, Start, TopicNotFound, WrongSemantics
+from postbus.results import RemovedGroup
 from support.eventually import eventually
 from support.grouping import bury, create_log, look_often
 from support.running import running
@@ -35,7 +36,7 @@ class Slow:
 
 
 async def is_paused(bus: Bus) -> None:
-    assert (await bus.admin.group("t", "g"))["state"] == "PAUSED"
+    assert (await bus.admin.group("t", "g")).state == "PAUSED"
 
 
 async def test_removing_an_idle_group_leaves_nothing(bus: Bus, conn: Any) -> None:
@@ -50,7 +51,7 @@ async def test_removing_an_idle_group_leaves_nothing(bus: Bus, conn: Any) -> Non
     await store.subscribe("t", "g", Start.BEGINNING, "block", CatchUp(beside_from=1))
     assert {"subscription", "lane", "cursor", "catch_up", "member", "dead_letter"} <= set(await rows_left(conn))
 
-    assert await bus.admin.remove_group("t", "g") == {"removed": True, "held": 0}
+    assert await bus.admin.remove_group("t", "g") == RemovedGroup(removed=True, held=0)
 
     assert await rows_left(conn) == {}
     assert await bus.admin.groups(cancelled=True) == []
@@ -65,8 +66,8 @@ async def test_removing_a_group_leaves_others_alone(bus: Bus, conn: Any) -> None
         await (await bus.connect()).subscribe("t", group, Start.NOW, "block")
     await bury(bus, 1, groups=("g", "other"), topic="t")
     await bus.admin.remove_group("t", "g")
-    assert [one["group_name"] for one in await bus.admin.dead_letters("t")] == ["other"]
-    assert [one["group_name"] for one in await bus.admin.groups()] == ["other"]
+    assert [one.group_name for one in await bus.admin.dead_letters("t")] == ["other"]
+    assert [one.group_name for one in await bus.admin.groups()] == ["other"]
 
 
 @pytest.mark.parametrize("transactional", [False, True])
@@ -94,7 +95,7 @@ async def test_messages_in_hand_are_settled_before_the_removal(
         await eventually(is_paused, bus)
         assert not removal.done()
         slow.may_end.set()
-        assert await removal == {"removed": True, "held": 0}
+        assert await removal == RemovedGroup(removed=True, held=0)
         if transactional:
             assert [row["n"] for row in await conn.fetch("select n from effect")] == [1]
 
@@ -107,7 +108,7 @@ async def test_messages_in_hand_are_settled_before_the_removal(
 
 async def has_group(bus: Bus) -> None:
     async def is_held() -> None:
-        assert [row["lanes_held"] for row in await bus.admin.groups("t", "g")] == [1]
+        assert [row.lanes_held for row in await bus.admin.groups("t", "g")] == [1]
 
     await eventually(is_held)
 
@@ -126,7 +127,7 @@ async def test_removal_waits_for_a_bounded_time(bus: Bus, conn: Any, monkeypatch
         await has_group(bus)
         await bus.send("t", 1)
         await asyncio.wait_for(slow.begun.wait(), 10)
-        assert await bus.admin.remove_group("t", "g", wait=0.5) == {"removed": True, "held": 1}
+        assert await bus.admin.remove_group("t", "g", wait=0.5) == RemovedGroup(removed=True, held=1)
         slow.may_end.set()
     assert await rows_left(conn) == {}
 
@@ -138,9 +139,9 @@ async def test_removal_does_not_wait_for_a_vanished_process(bus: Bus, conn: Any)
     subscription = await store.subscribe("t", "g", Start.NOW, "block")
     await store.heartbeat("gone", "host", 1, [])
     await store.lease_lanes("gone", [subscription.id], [])
-    assert (await store.remove_group("t", "g", force=False)) == {"removed": False, "held": 8}
+    assert (await store.remove_group("t", "g", force=False)) == RemovedGroup(removed=False, held=8)
     await conn.execute("update postbus.worker set seen_at = seen_at - interval '1 minute'")
-    assert await bus.admin.remove_group("t", "g", wait="1h") == {"removed": True, "held": 0}
+    assert await bus.admin.remove_group("t", "g", wait="1h") == RemovedGroup(removed=True, held=0)
 
 
 async def test_group_can_be_removed_in_any_state(bus: Bus, conn: Any) -> None:
@@ -150,7 +151,7 @@ async def test_group_can_be_removed_in_any_state(bus: Bus, conn: Any) -> None:
     for state in ("ACTIVE", "PAUSED", "DEAD", "CANCELLED"):
         subscription = await store.subscribe("t", "g", Start.NOW, "block")
         await conn.execute("update postbus.subscription set state = $1 where id = $2", state, subscription.id)
-        assert (await bus.admin.remove_group("t", "g"))["removed"], state
+        assert (await bus.admin.remove_group("t", "g")).removed, state
         assert await rows_left(conn) == {}
 
 
@@ -173,6 +174,6 @@ async def test_removal_does_not_wait_forever_for_a_transaction(bus: Bus, connect
     holder = await connect()
     async with holder.transaction():
         assert await store.hold_lane(lane["token"], holder)
-        assert await bus.admin.remove_group("t", "g", wait=0) == {"removed": False, "held": 1}
+        assert await bus.admin.remove_group("t", "g", wait=0) == RemovedGroup(removed=False, held=1)
         await is_paused(bus)
-    assert await bus.admin.remove_group("t", "g", wait=0) == {"removed": True, "held": 1}
+    assert await bus.admin.remove_group("t", "g", wait=0) == RemovedGroup(removed=True, held=1)

@@ -102,7 +102,7 @@ async def test_options_are_stored_as_given(bus: Bus, topic: str) -> None:
 
     stored = await bus.admin.topic(topic)
 
-    assert {name: stored[name] for name in options} == {
+    assert {name: getattr(stored, name) for name in options} == {
         **options,
         "lease": timedelta(minutes=2),
         "retry_max": timedelta(seconds=90),

@@ -158,4 +158,4 @@ async def test_first_two_publishers_of_a_topic_do_not_wait_for_each_other(
     await one.execute("commit")
 
     assert sorted(await payloads_of(conn, topic)) == ["one", "other", "other again"]
-    assert len(await bus.admin.topics()) == len({row["name"] for row in await bus.admin.topics()})
+    assert len(await bus.admin.topics()) == len({row.name for row in await bus.admin.topics()})

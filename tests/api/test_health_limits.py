@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from postbus import Bus, InvalidInput, InvalidOption, Start
+from postbus.results import GroupHealthLimits
 from support.grouping import create_log
 
 
@@ -18,18 +19,15 @@ async def subscribed(bus: Bus, *topics: str) -> None:
 
 
 async def kind(bus: Bus, topic: str = "t") -> str | None:
-    found: str | None = (await bus.admin.group(topic, "g"))["problem_kind"]
+    found: str | None = (await bus.admin.group(topic, "g")).problem_kind
     return found
 
 
 async def test_default_limits_cover_failures_and_stops(bus: Bus) -> None:
     """The limits are half of the calls and a day after a planned stop; the lag is not limited."""
-    assert await bus.admin.health_limits() == {
-        "failed_share": 0.5,
-        "lag": None,
-        "lag_age": None,
-        "stopped_for": timedelta(days=1),
-    }
+    assert await bus.admin.health_limits() == GroupHealthLimits(
+        failed_share=0.5, lag=None, lag_age=None, stopped_for=timedelta(days=1)
+    )
 
 
 async def test_lag_in_messages_can_be_limited(bus: Bus) -> None:
@@ -98,9 +96,9 @@ async def test_most_specific_limit_applies(bus: Bus) -> None:
     await admin.set_health_limits(group="g", lag=3)
     await admin.set_health_limits("t", "g", lag="off")
     found = [await admin.health_limits(*of) for of in ((), ("t",), (None, "g"), ("t", "g"), ("other", "g"))]
-    assert [one["lag"] for one in found] == [1, 2, 3, None, 3]
-    assert {one["failed_share"] for one in found} == {0.1}
-    assert (await admin.set_health_limits("t", "g", lag=None))["lag"] == 3
+    assert [one.lag for one in found] == [1, 2, 3, None, 3]
+    assert {one.failed_share for one in found} == {0.1}
+    assert (await admin.set_health_limits("t", "g", lag=None)).lag == 3
 
 
 async def test_withdrawn_limits_leave_nothing(bus: Bus, conn: Any) -> None:
@@ -125,7 +123,7 @@ async def test_bad_limits_are_refused(bus: Bus, limits: dict[str, Any], remedy: 
     with pytest.raises((InvalidOption, InvalidInput)) as refused:
         await bus.admin.set_health_limits(**limits)
     assert remedy in refused.value.remedy
-    assert (await bus.admin.health_limits())["failed_share"] == 0.5
+    assert (await bus.admin.health_limits()).failed_share == 0.5
 
 
 async def test_health_is_false_while_there_is_a_warning(bus: Bus, conn: Any) -> None:
@@ -133,9 +131,9 @@ async def test_health_is_false_while_there_is_a_warning(bus: Bus, conn: Any) -> 
     await subscribed(bus, "t", "u")
     await bus.admin.pause_group("t", "g")
     found = await bus.admin.health()
-    assert (found["healthy"], [one.kind for one in found["findings"]]) == (True, ["paused"])
+    assert (found.healthy, [one.kind for one in found.findings]) == (True, ["paused"])
     await conn.execute("update postbus.subscription set state = 'DEAD' where state = 'ACTIVE'")
     found = await bus.admin.health()
-    assert (found["healthy"], sorted(one.kind for one in found["findings"])) == (False, ["dead", "paused"])
-    assert all(one.remedy for one in found["findings"])
-    assert found["sweeping"]["healthy"]
+    assert (found.healthy, sorted(one.kind for one in found.findings)) == (False, ["dead", "paused"])
+    assert all(one.remedy for one in found.findings)
+    assert found.sweeping.healthy

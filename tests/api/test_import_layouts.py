@@ -17,6 +17,7 @@ import pytest
 from postbus import AccessDenied, Bus, InvalidInput, InvalidOption, Message, PostbusError, Start, WrongSemantics
 from postbus.events import Registry
 from postbus.inbox import Inbox
+from postbus.options import Semantics
 from support.grouping import has
 from support.old_outbox import (
     FAN_OUT,
@@ -71,12 +72,12 @@ async def test_events_go_to_a_queue_by_aggregate_type(bus: Bus, conn: Any) -> No
         ("order", "QUEUE", 9),
     ]
     waiting = await bus.admin.messages("order")
-    assert [json.loads(one["payload"])["n"] for one in waiting] == list(range(1, 10))
+    assert [json.loads(one.payload)["n"] for one in waiting] == list(range(1, 10))
     event = await conn.fetchrow(
         "select * from outbox_events where payload_json @> '{\"n\": 2}' and aggregate_type = 'order'"
     )
-    second, headers = waiting[1], json.loads(waiting[1]["headers"])
-    assert (second["attempts"], second["key"], second["content_type"]) == (
+    second, headers = waiting[1], waiting[1].headers
+    assert (second.attempts, second.key, second.content_type) == (
         5,
         str(event["aggregate_id"]),
         "application/json",
@@ -87,7 +88,7 @@ async def test_events_go_to_a_queue_by_aggregate_type(bus: Bus, conn: Any) -> No
         "aggregate-type": "order",
         "aggregate-id": str(event["aggregate_id"]),
     }
-    assert (second["event_id"], second["published_at"]) == (str(event["id"]), event["created_at"])
+    assert (second.event_id, second.published_at) == (str(event["id"]), event["created_at"])
     assert (await bus.admin.import_outbox()).messages == 0
 
 
@@ -115,7 +116,9 @@ class OrderEvent(msgspec.Struct):
 
 
 @pytest.mark.parametrize("semantics", ["QUEUE", "PUB_SUB"])
-async def test_imported_events_pass_the_registry_with_identity_and_time(bus: Bus, conn: Any, semantics: str) -> None:
+async def test_imported_events_pass_the_registry_with_identity_and_time(
+    bus: Bus, conn: Any, semantics: Semantics
+) -> None:
     """The registry reads their headers, and an inbox from before the import knows them."""
     registry = Registry()
     for name in ("created", "changed"):
@@ -147,7 +150,7 @@ async def test_imported_events_pass_the_registry_with_identity_and_time(bus: Bus
 
 
 @pytest.mark.parametrize("semantics", ["QUEUE", "PUB_SUB"])
-async def test_events_with_exhausted_attempts_become_dead_letters(bus: Bus, conn: Any, semantics: str) -> None:
+async def test_events_with_exhausted_attempts_become_dead_letters(bus: Bus, conn: Any, semantics: Semantics) -> None:
     """They keep attempts and error, and a redrive returns them with their identity."""
     await conn.execute(SIMPLE)
     await add_events(conn, 3)
@@ -160,9 +163,9 @@ async def test_events_with_exhausted_attempts_become_dead_letters(bus: Bus, conn
     result = await bus.admin.import_outbox(semantics=semantics, topic="order")
 
     [dead] = await bus.admin.dead_letters("order")
-    assert (dead["attempts"], dead["last_error"], dead["event_id"]) == (25, "no broker", str(spent["id"]))
-    assert dead["published_at"] == spent["created_at"]
-    assert dead["reason"] == "its attempts were used up before it was imported"
+    assert (dead.attempts, dead.last_error, dead.event_id) == (25, "no broker", str(spent["id"]))
+    assert dead.published_at == spent["created_at"]
+    assert dead.reason == "its attempts were used up before it was imported"
     assert result.messages == 3
     assert "1 message of order had used up its attempts and is a dead letter" in result.notes[0]
     got = listen(bus, "g", "order", start=Start.BEGINNING) if semantics == "PUB_SUB" else []
@@ -195,11 +198,11 @@ async def test_exhausted_messages_become_dead_letters_of_their_group(bus: Bus, c
         await has(stock, 3)
     assert (sorted(numbers(email)), sorted(numbers(stock))) == ([1, 3], [1, 2, 3])
     [dead] = await bus.admin.dead_letters("t")
-    assert (dead["group_name"], dead["attempts"], dead["last_error"]) == ("email", 25, "no luck")
+    assert (dead.group_name, dead.attempts, dead.last_error) == ("email", 25, "no luck")
     at_stock = next(one for one in stock if numbers([one]) == [2])
-    assert dead["event_id"] == at_stock.event_id, "the same message to both groups"
-    deliveries = await bus.admin.deliveries("t", dead["id"])
-    assert {one["group_name"]: one["status"] for one in deliveries} == {"email": "DEAD", "stock": "COMPLETED"}
+    assert dead.event_id == at_stock.event_id, "the same message to both groups"
+    deliveries = await bus.admin.deliveries("t", dead.id)
+    assert {one.group_name: one.status for one in deliveries} == {"email": "DEAD", "stock": "COMPLETED"}
 
 
 async def test_fan_out_messages_keep_their_time_and_event_headers(bus: Bus, conn: Any) -> None:
@@ -270,8 +273,8 @@ async def test_other_column_names_are_recognised(bus: Bus, conn: Any) -> None:
 
     assert (result.table, result.messages) == ('legacy."Events"', 12)
     one = (await bus.admin.messages("a"))[-1]
-    assert (one["payload"], one["content_type"]) == (b"\x00\xff", "application/octet-stream")
-    assert (one["attempts"], one["correlation_id"], one["event_id"]) == (1, "c", "12")
+    assert (one.payload, one.content_type) == (b"\x00\xff", "application/octet-stream")
+    assert (one.attempts, one.correlation_id, one.event_id) == (1, "c", "12")
 
 
 async def test_topic_options_are_imported(bus: Bus, conn: Any) -> None:
@@ -285,12 +288,12 @@ async def test_topic_options_are_imported(bus: Bus, conn: Any) -> None:
     await bus.admin.import_outbox(options={"max_attempts": 7})
 
     log, counted, queue = [await bus.admin.topic(name) for name in ("log", "counted", "queue")]
-    assert (log["semantics"], log["tracking"], log["max_attempts"]) == ("PUB_SUB", "OFFSET_WATERMARK", 7)
-    hours = [log[name].total_seconds() / 3600 for name in ("retention", "zero_subscription_retention", "max_retention")]
-    assert hours == [1000, 48, 1000]
-    assert log["block_writes_on_zero_subscriptions"] is True
-    assert (queue["semantics"], queue["retention"].total_seconds()) == ("QUEUE", 12 * 3600)
-    assert (counted["tracking"], counted["retention"].total_seconds()) == ("REFERENCE_COUNTING", 24 * 3600)
+    assert (log.semantics, log.tracking, log.max_attempts) == ("PUB_SUB", "OFFSET_WATERMARK", 7)
+    kept = (log.retention, log.zero_subscription_retention, log.max_retention)
+    assert [one.total_seconds() / 3600 for one in kept] == [1000, 48, 1000]
+    assert log.block_writes_on_zero_subscriptions is True
+    assert (queue.semantics, queue.retention.total_seconds()) == ("QUEUE", 12 * 3600)
+    assert (counted.tracking, counted.retention.total_seconds()) == ("REFERENCE_COUNTING", 24 * 3600)
 
 
 async def test_queue_messages_are_imported(bus: Bus, conn: Any) -> None:
@@ -310,9 +313,9 @@ async def test_queue_messages_are_imported(bus: Bus, conn: Any) -> None:
         ("unconfigured", "QUEUE", 2),
     ]
     waiting = await bus.admin.messages("q")
-    assert [one["payload_json"] for one in waiting] == [json.dumps({"n": n}) for n in (1, 3, 5, 6, 7, 8, 9, 10)]
+    assert [json.loads(one.payload)["n"] for one in waiting] == [1, 3, 5, 6, 7, 8, 9, 10]
     tried = waiting[1]
-    assert (tried["attempts"], tried["key"], tried["correlation_id"], tried["published_at"].year) == (
+    assert (tried.attempts, tried.key, tried.correlation_id, tried.published_at.year) == (
         2,
         "k1",
         "c3",

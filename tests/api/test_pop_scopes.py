@@ -71,7 +71,7 @@ async def test_each_popping_group_has_a_record_of_its_own(bus: Bus, conn: Any) -
 
     assert await take(bus, "test", group="cg1", mode="new") == []
     assert await take(bus, "test", group="cg2") == ["old"]
-    assert [(one["group_name"], one["mode"]) for one in await bus.admin.scopes()] == [("cg1", "new"), ("cg2", "all")]
+    assert [(one.group_name, one.mode) for one in await bus.admin.scopes()] == [("cg1", "new"), ("cg2", "all")]
 
 
 async def test_each_popped_key_has_a_record_of_its_own(bus: Bus, conn: Any) -> None:
@@ -247,7 +247,7 @@ async def test_new_group_pops_from_a_message(bus: Bus, key: str | None) -> None:
 
     assert got == [2, 3] + (["other"] if key is None else [])
     [recorded] = await bus.admin.scopes("cg1")
-    assert (recorded["mode"], recorded["start_id"]) == ("message", ids[2])
+    assert (recorded.mode, recorded.start_id) == ("message", ids[2])
 
 
 @pytest.mark.parametrize("key", [None, "k"])

@@ -114,7 +114,7 @@ def test_bad_default_mode_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither the environment nor the caller can set an unknown mode, or one that needs a time."""
     for mode in ("old", "timestamp"):
         with pytest.raises(InvalidOption, match="default mode"):
-            Bus.open("postgresql://nowhere/", default_mode=mode)
+            Bus.open("postgresql://nowhere/", default_mode=mode)  # type: ignore[arg-type]
     monkeypatch.setenv("POSTBUS_DEFAULT_SUBSCRIPTION_MODE", "old")
     with pytest.raises(InvalidOption, match="'old'"):
         Bus.open("postgresql://nowhere/")

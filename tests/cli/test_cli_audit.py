@@ -15,6 +15,7 @@ from postbus import Bus
 from postbus.cli import _who
 from postbus.cli._command import Cli as Options
 from postbus.cli.audit import _change, _follow
+from postbus.results import AuditEntry
 
 
 async def test_entry_of_a_command_shows_the_account(cli: Cli, bus: Bus, conn: Any) -> None:
@@ -93,14 +94,14 @@ async def test_following_shows_each_entry_once(
 
 
 @pytest.mark.parametrize(("entry", "text"), [
-    ({"given": {"force": True}, "before": None, "after": None}, "force true"),
-    ({"given": None, "before": {"state": "ACTIVE", "lag": 3}, "after": {"state": "PAUSED"}},
-     "lag was 3, state ACTIVE -> PAUSED"),
-    ({"given": None, "before": None, "after": {"roles": ["admin"]}}, 'roles ["admin"]'),
+    ({"given": {"force": True}}, "force true"),
+    ({"before": {"state": "ACTIVE", "lag": 3}, "after": {"state": "PAUSED"}}, "lag was 3, state ACTIVE -> PAUSED"),
+    ({"after": {"roles": ["admin"]}}, 'roles ["admin"]'),
 ])  # fmt: skip
 def test_changes_are_shown_on_one_line(entry: dict[str, Any], text: str) -> None:
     """A changed value is shown with its old and its new state."""
-    assert _change(entry) == text
+    nothing = dict.fromkeys(AuditEntry.__struct_fields__)
+    assert _change(AuditEntry(**{**nothing, **entry})) == text
 
 
 def test_login_name_is_shown_beside_the_account(monkeypatch: pytest.MonkeyPatch) -> None:

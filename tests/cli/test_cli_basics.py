@@ -271,7 +271,7 @@ async def test_closed_streams_are_no_error(cli: Cli, bus: Bus) -> None:
     """A closed stdin is empty, and output to a closed stdout or stderr is discarded."""
     (await cli.redirected("<&-", "publish", "jobs")).done()
     (await cli.redirected(">&-", "publish", "jobs", "x")).done()
-    assert [row["payload"] for row in await bus.admin.messages("jobs")] == [b"", b"x"]
+    assert [row.payload for row in await bus.admin.messages("jobs")] == [b"", b"x"]
 
     (await cli.redirected("<&- >&- 2>&-", "consume", "jobs", "--max", "2")).done()
     assert await bus.admin.messages("jobs") == []

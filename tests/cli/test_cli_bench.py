@@ -61,8 +61,8 @@ async def test_other_topics_are_not_touched(cli: Cli, bus: Bus, conn: Any) -> No
     assert ended.out.startswith("PostgreSQL ")
     assert re.search(r"consume: messages/s +[\d,]+ +[\d,]+ +[\d.]+ +[\d,]+ +[\d.]+$", ended.out, re.MULTILINE)
     assert ended.err == ""
-    assert [(one["name"], one["waiting"], one["published"]) for one in await bus.admin.topics()] == [
-        (one["name"], one["waiting"], one["published"]) for one in before
+    assert [(one.name, one.waiting, one.published) for one in await bus.admin.topics()] == [
+        (one.name, one.waiting, one.published) for one in before
     ]
     await nothing_is_left(conn, messages=1)
 

@@ -34,7 +34,7 @@ async def test_catch_up_once_shows_the_progress(cli: Cli, bus: Bus, conn: Any, l
     """It includes the rate and latency that the group's process reports."""
     [row] = await bus.admin.catch_ups(late)
     its_lane = "select token from postbus.lane where subscription_id = $1 and lane = 0"
-    token = await conn.fetchval(its_lane, row["subscription_id"])
+    token = await conn.fetchval(its_lane, row.subscription_id)
     await (await bus.connect()).report_catch_up(token, 500.0, 0.0034)
 
     told = (await cli.quick("groups", "catch-up", late, "late", "--once")).done()

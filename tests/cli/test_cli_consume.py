@@ -19,7 +19,7 @@ async def test_consume_prints_and_acknowledges(cli: Cli, bus: Bus) -> None:
     consumed = await cli("consume", "jobs", "--max", "1")
 
     assert consumed.done().out.endswith('k             {"n":1}\n')
-    assert (await bus.admin.topic("jobs"))["waiting"] == 1
+    assert (await bus.admin.topic("jobs")).waiting == 1
 
 
 async def test_consume_never_exceeds_max(cli: Cli, bus: Bus) -> None:
@@ -31,7 +31,7 @@ async def test_consume_never_exceeds_max(cli: Cli, bus: Bus) -> None:
 
     assert sorted(one["payload"] for one in consumed.done().lines) == list(range(7))
     left = await bus.admin.messages("jobs")
-    assert {(row["state"], row["attempts"]) for row in left} == {("waiting", 0)}
+    assert {(row.state, row.attempts) for row in left} == {("waiting", 0)}
     assert len(left) == 13
 
 
@@ -43,7 +43,7 @@ async def test_consume_ends_after_the_idle_time(cli: Cli, bus: Bus) -> None:
 
     (message,) = consumed.done().lines
     assert (message["payload_base64"], message["attempt"]) == ("/w==", 1)
-    assert (await bus.admin.topic("jobs"))["waiting"] == 0
+    assert (await bus.admin.topic("jobs")).waiting == 0
 
 
 async def test_first_ctrl_c_drains_consume(cli: Cli, bus: Bus) -> None:
@@ -75,7 +75,7 @@ async def test_second_ctrl_c_aborts_consume(cli: Cli, bus: Bus) -> None:
     assert await process.wait() == 130
     assert await process.stdout.read() == b""  # nobody holds the pipe any more: the command is gone
     found = await bus.admin.topic("jobs")
-    assert (found["leased"], found["waiting"]) == (0, 1)
+    assert (found.leased, found.waiting) == (0, 1)
 
 
 async def test_exec_passes_the_message_to_the_command(cli: Cli, bus: Bus) -> None:
@@ -105,15 +105,15 @@ async def test_exit_codes_of_exec_are_outcomes(cli: Cli, bus: Bus) -> None:
         1: "retried",
     }
     assert told[0]["stderr"] == "said 0\n"
-    left = {row["payload"]: row for row in await bus.admin.messages("jobs")}
-    assert {payload: row["state"] for payload, row in left.items()} == {
+    left = {row.payload: row for row in await bus.admin.messages("jobs")}
+    assert {payload: row.state for payload, row in left.items()} == {
         b"65": "dead",
         b"75": "retrying",
         b"1": "retrying",
     }
-    assert left[b"75"]["last_error"] == "said 75\nthe command ended with exit code 75"
+    assert left[b"75"].last_error == "said 75\nthe command ended with exit code 75"
     (dead,) = await bus.admin.dead_letters("jobs")
-    assert (dead["reason"], dead["last_error"]) == ("said 65", "said 65\n")
+    assert (dead.reason, dead.last_error) == ("said 65", "said 65\n")
 
 
 async def test_exec_of_a_missing_command_costs_no_attempt(cli: Cli, bus: Bus) -> None:
@@ -124,7 +124,7 @@ async def test_exec_of_a_missing_command_costs_no_attempt(cli: Cli, bus: Bus) ->
 
     assert "the command cannot be run" in failed.failed(1).err
     (row,) = await bus.admin.messages("jobs")
-    assert (row["state"], row["attempts"]) == ("waiting", 0)
+    assert (row.state, row.attempts) == ("waiting", 0)
 
 
 async def test_consume_releases_messages_that_nobody_reads(cli: Cli, bus: Bus) -> None:
@@ -137,7 +137,7 @@ async def test_consume_releases_messages_that_nobody_reads(cli: Cli, bus: Bus) -
     assert "Traceback" not in ended.done().err
     left = await bus.admin.messages("jobs")
     assert left
-    assert {(row["state"], row["attempts"]) for row in left} == {("waiting", 0)}
+    assert {(row.state, row.attempts) for row in left} == {("waiting", 0)}
 
 
 async def test_consume_waits_for_an_unused_topic(cli: Cli, bus: Bus) -> None:

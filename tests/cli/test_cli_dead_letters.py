@@ -77,7 +77,7 @@ async def test_redrive_by_id_works_once(cli: Cli, bus: Bus) -> None:
 
     assert redriven.done().out == "redrove 1 dead letter of jobs\n"
     assert f"no dead letter {first} in topic 'jobs'" in again.failed(3).err
-    assert {row["id"]: row["state"] for row in await bus.admin.messages("jobs")} == {
+    assert {row.id: row.state for row in await bus.admin.messages("jobs")} == {
         first: "waiting",
         second: "dead",
     }
@@ -102,13 +102,13 @@ async def test_redrive_can_be_filtered(cli: Cli, bus: Bus, filters: str, count: 
         await bury(bus, 1, reason=reason, key=key)
 
     would = await cli.quick("dead-letters", "redrive", "jobs", *filters.split(), "--dry-run", "--json")
-    unchanged = (await bus.admin.topic("jobs"))["dead"]
+    unchanged = (await bus.admin.topic("jobs")).dead
     did = await cli.quick("dead-letters", "redrive", "jobs", *filters.split())
 
     assert would.done().json == {"topic": "jobs", "count": count, "dry_run": True}
     assert unchanged == 3
     assert did.done().out.startswith(f"redrove {count} ")
-    assert (await bus.admin.topic("jobs"))["dead"] == 3 - count
+    assert (await bus.admin.topic("jobs")).dead == 3 - count
 
 
 async def test_purge_deletes_dead_letters(cli: Cli, bus: Bus) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from cli.helpers import Cli
 from postbus import Bus
+from postbus.options import Semantics
 from support.licensing import LicenseExpired, headers
 
 _SHOP = """
@@ -88,7 +89,7 @@ async def test_registry_is_checked_in_itself(cli: Cli) -> None:
 
 
 @pytest.mark.parametrize("semantics", ["QUEUE", "PUB_SUB"])
-async def test_stored_messages_are_checked(cli: Cli, bus: Bus, conn: Any, semantics: str) -> None:
+async def test_stored_messages_are_checked(cli: Cli, bus: Bus, conn: Any, semantics: Semantics) -> None:
     """Messages that a handler would give up are listed, among a given number of the newest."""
     empty = (await cli.quick("events", "check", "licensing", "--stored", "--json")).done().json
     assert (empty["ok"], empty["messages"]) == (True, 0)

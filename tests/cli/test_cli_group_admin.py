@@ -54,7 +54,7 @@ async def test_group_remove_asks(cli: Cli, bus: Bus, events: str, answer: str, c
 
     assert asked.code == code
     assert "which has 1 message to do and 1 dead letter?" in asked.err
-    left = [one["group_name"] for one in await bus.admin.groups(events, cancelled=True)]
+    left = [one.group_name for one in await bus.admin.groups(events, cancelled=True)]
     assert left == (["stock"] if code == 0 else ["mail", "stock"])
     assert len(await bus.admin.dead_letters()) == (0 if code == 0 else 1)
 
@@ -62,7 +62,7 @@ async def test_group_remove_asks(cli: Cli, bus: Bus, events: str, answer: str, c
 async def test_group_remove_waits_only_as_long_as_told(cli: Cli, bus: Bus, conn: Any, events: str) -> None:
     """Messages in hand of a process that keeps its lanes are not settled then."""
     store = await bus.connect()
-    subscription = (await bus.admin.group(events, "mail"))["subscription_id"]
+    subscription = (await bus.admin.group(events, "mail")).subscription_id
     await store.heartbeat("w", "host", 1, [])
     await store.lease_lanes("w", [subscription], [])
 
@@ -85,7 +85,7 @@ async def test_resurrect_revives_a_dead_group(
 
     assert told.done().out == f"resurrected mail on events: it missed 3 messages, {skipped} are skipped\n"
     row = await bus.admin.group(events, "mail")
-    assert (row["state"], row["lag"]) == ("ACTIVE", lag)
+    assert (row.state, row.lag) == ("ACTIVE", lag)
     again = await cli.quick("groups", "resurrect", events, "mail", "--json")
     assert again.failed(4).error["remedy"] == "it is alive: nothing has to be done"
 
@@ -189,7 +189,7 @@ async def test_force_complete_asks_and_skips_old_messages(cli: Cli, bus: Bus, co
         "topic": events, "older_than": 7 * 86400.0, "skipped": {"stock": 1}, "dry_run": False,
     }  # fmt: skip
     assert none.done().out == "no group on events has messages before it that are older than 7d\n"
-    assert [row["lag"] for row in await bus.admin.groups(events)] == [1, 1]
+    assert [row.lag for row in await bus.admin.groups(events)] == [1, 1]
 
 
 async def test_group_admin_mistakes_have_remedies(cli: Cli, bus: Bus, events: str) -> None:

@@ -28,7 +28,7 @@ async def test_uncounted_lag_is_explained(cli: Cli, bus: Bus, events: str) -> No
     for command in (("list",), ("show", events, "mail")):
         assert "postbus sweep run" in (await cli.quick("groups", *command)).done().err
     (await cli.quick("sweep", "run")).done()
-    assert (await bus.admin.group(events, "mail"))["lag"] == 3
+    assert (await bus.admin.group(events, "mail")).lag == 3
 
 
 async def test_group_list_has_a_line_per_group(cli: Cli, bus: Bus, events: str) -> None:
@@ -105,7 +105,7 @@ async def test_group_cancel_asks(cli: Cli, bus: Bus, events: str, answer: str, c
 
     assert asked.code == code
     assert "which has 1 message to do?" in asked.err
-    left = [one["group_name"] for one in await bus.admin.groups(events)]
+    left = [one.group_name for one in await bus.admin.groups(events)]
     assert left == (["stock"] if code == 0 else ["mail", "stock"])
 
 
@@ -128,7 +128,7 @@ async def test_seek_asks(cli: Cli, bus: Bus, events: str, answer: str, code: int
 
     assert asked.code == code
     assert "It has 3 messages before it, and would have 0." in asked.err
-    assert (await bus.admin.group(events, "mail"))["lag"] == lag
+    assert (await bus.admin.group(events, "mail")).lag == lag
 
 
 async def test_seek_accepts_every_kind_of_start(cli: Cli, bus: Bus, events: str) -> None:
@@ -295,7 +295,7 @@ async def test_messages_read_ahead_do_not_begin(cli: Cli, bus: Bus, events: str)
     assert (consumed.done().out.count("\n"), consumed.err) == (3, "handled 3 messages\n")
     group = await bus.admin.group(events, "mail")
     counts = ("passed", "processed", "failed", "retrying", "parked", "dead")
-    assert {count: group[count] for count in counts} == {
+    assert {count: getattr(group, count) for count in counts} == {
         "passed": 3, "processed": 3, "failed": 0, "retrying": 0, "parked": 0, "dead": 0,
     }  # fmt: skip
 
@@ -342,7 +342,7 @@ async def test_new_group_begins_from_now_on_by_default(cli: Cli, bus: Bus, event
 
     done = (await finish(process)).done()
     assert [(one["stdout"], one["outcome"]) for one in done.lines] == [("after", "dead"), ("later", "dead")]
-    assert [one["group_name"] for one in await bus.admin.dead_letters()] == ["new", "new"]
+    assert [one.group_name for one in await bus.admin.dead_letters()] == ["new", "new"]
 
 
 async def test_consuming_for_a_paused_group_explains_the_silence(cli: Cli, bus: Bus, events: str) -> None:
@@ -371,7 +371,7 @@ async def test_tail_follows_the_log(cli: Cli, bus: Bus, events: str) -> None:
     assert (line.split()[2], line.split()[4:]) == ("lane", ["k", "after"])
     process.send_signal(signal.SIGINT)
     assert (await finish(process)).code == 130
-    assert (await bus.admin.group(events, "mail"))["passed"] == 0
+    assert (await bus.admin.group(events, "mail")).passed == 0
 
 
 async def test_tail_once_shows_the_newest(cli: Cli, bus: Bus, events: str) -> None:
@@ -417,7 +417,7 @@ async def test_redrive_goes_to_one_group(cli: Cli, bus: Bus, events: str) -> Non
     assert would.done().json == {"topic": events, "group": "mail", "count": 2, "dry_run": True}
     assert did.done().out == "redrove 1 dead letter of mail on events\n"
     assert rest.done().out == "redrove 1 dead letter of mail on events\n"
-    assert [one["group_name"] for one in await bus.admin.dead_letters()] == ["stock", "stock"]
+    assert [one.group_name for one in await bus.admin.dead_letters()] == ["stock", "stock"]
 
 
 # A restored database

@@ -17,7 +17,7 @@ async def test_message_of_the_log_is_shown_with_its_deliveries(cli: Cli, bus: Bu
         await store.subscribe("events", group, Start.NOW, "block")
     [id] = await bury(bus, 1)
     await store.heartbeat("reader", "host", 1, [])
-    stock = (await bus.admin.group("events", "stock"))["subscription_id"]
+    stock = (await bus.admin.group("events", "stock")).subscription_id
     await store.lease_lanes("reader", [stock], [])
 
     shown = (await cli.quick("messages", "show", "events", str(id))).done().out

@@ -24,7 +24,7 @@ async def test_migrate_dry_run_reports_the_queue(cli: Cli, bus: Bus) -> None:
     assert "1 message for later" in told.err
     assert "delays or priorities" in told.err
     assert as_json["left"] == {"waiting": 1, "retrying": 0, "leased": 0, "scheduled": 1, "prioritised": 0}
-    assert (await bus.admin.topic("jobs"))["semantics"] == "QUEUE"
+    assert (await bus.admin.topic("jobs")).semantics == "QUEUE"
 
 
 async def test_migrate_waits_for_the_queue(cli: Cli, bus: Bus, conn: Any) -> None:
@@ -42,13 +42,13 @@ async def test_migrate_waits_for_the_queue(cli: Cli, bus: Bus, conn: Any) -> Non
         assert await conn.fetchval("select users is not null from postbus.moving")
 
     await eventually(has_looked)
-    assert [group["state"] for group in await bus.admin.groups("jobs")] == ["PAUSED", "PAUSED"]
+    assert [group.state for group in await bus.admin.groups("jobs")] == ["PAUSED", "PAUSED"]
     async with running(bus):
         out, err = await process.communicate()
     assert process.returncode == 0, err
     assert b"not done yet: 1 waiting" in err
     assert out == b"moved jobs: its queue is empty, and 2 groups went on\n"
-    assert [group["state"] for group in await bus.admin.groups("jobs")] == ["ACTIVE", "ACTIVE"]
+    assert [group.state for group in await bus.admin.groups("jobs")] == ["ACTIVE", "ACTIVE"]
     assert handled == [1]
 
 
@@ -57,14 +57,14 @@ async def test_migrate_with_hand_over_needs_no_consumer(cli: Cli, bus: Bus) -> N
     await bus.send("jobs", 1)
     moved = await cli("topics", "migrate", "jobs", "--to", "PUB_SUB", "--group", "g", "--hand-over", "--json")
     assert moved.done().json["ended_at"]
-    assert (await bus.admin.group("jobs", "g"))["retrying"] == 1
+    assert (await bus.admin.group("jobs", "g")).retrying == 1
 
 
 async def test_migrate_with_no_wait_returns_at_once(cli: Cli, bus: Bus) -> None:
     """The group stays paused, and `show` lists what is left in the queue."""
     await bus.send("jobs", 1)
     (await cli("topics", "migrate", "jobs", "--to", "PUB_SUB", "--group", "g", "--no-wait")).done()
-    assert (await bus.admin.group("jobs", "g"))["state"] == "PAUSED"
+    assert (await bus.admin.group("jobs", "g")).state == "PAUSED"
     shown = (await cli.quick("topics", "show", "jobs")).done().out
     assert "waiting" in shown, "what is left in the queue is shown"
     assert "leased" not in shown
@@ -76,11 +76,11 @@ async def test_tracking_can_be_changed_by_migrate(cli: Cli, bus: Bus) -> None:
     await bus.admin.create_topic("jobs")
     dry = await cli.quick("topics", "migrate", "events", "--tracking", "OFFSET_WATERMARK", "--dry-run")
     assert dry.done().out == "would track events: OFFSET_WATERMARK\n"
-    assert (await bus.admin.topic("events"))["tracking"] == "REFERENCE_COUNTING"
+    assert (await bus.admin.topic("events")).tracking == "REFERENCE_COUNTING"
     (await cli.quick("topics", "migrate", "events", "--tracking", "OFFSET_WATERMARK")).done()
-    assert (await bus.admin.topic("events"))["tracking"] == "OFFSET_WATERMARK"
+    assert (await bus.admin.topic("events")).tracking == "OFFSET_WATERMARK"
     (await cli.quick("topics", "migrate", "jobs", "--to", "PUB_SUB", "--tracking", "OFFSET_WATERMARK")).done()
-    assert (await bus.admin.topic("jobs"))["tracking"] == "OFFSET_WATERMARK"
+    assert (await bus.admin.topic("jobs")).tracking == "OFFSET_WATERMARK"
 
 
 async def test_impossible_migrations_are_refused_with_a_remedy(cli: Cli, bus: Bus) -> None:
@@ -99,7 +99,7 @@ async def test_impossible_migrations_are_refused_with_a_remedy(cli: Cli, bus: Bu
     assert bad.code != 0
     assert "group name" in bad.err
     assert "tracking" in (await cli.quick("topics", "migrate", "events", "--tracking", "SOME")).err
-    assert (await bus.admin.topic("jobs"))["semantics"] == "QUEUE"
+    assert (await bus.admin.topic("jobs")).semantics == "QUEUE"
 
 
 async def test_unconsumed_queue_can_be_handed_over_later(cli: Cli, bus: Bus, conn: Any) -> None:
@@ -129,8 +129,8 @@ async def test_unconsumed_queue_can_be_handed_over_later(cli: Cli, bus: Bus, con
     again = (await cli.quick(*migrate, "--hand-over", "--tracking", "OFFSET_WATERMARK")).done()
     assert again.out == "moved jobs: its queue is empty, and 1 group went on\n"
     group = await bus.admin.group("jobs", "old")
-    assert (group["state"], group["retrying"], group["waits_for_queue"]) == ("ACTIVE", 1, False)
-    assert (await bus.admin.topic("jobs"))["tracking"] == "OFFSET_WATERMARK"
+    assert (group.state, group.retrying, group.waits_for_queue) == ("ACTIVE", 1, False)
+    assert (await bus.admin.topic("jobs")).tracking == "OFFSET_WATERMARK"
     assert "already" in (await cli.quick(*migrate)).failed(4).err
 
 

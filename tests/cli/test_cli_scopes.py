@@ -78,12 +78,13 @@ async def test_start_of_a_scope_is_recorded(
     """The record has the mode and its parameters."""
     (await cli.quick("groups", "subscribe", "audit", "--namespace", "billing", *flags)).done()
     [one] = await bus.admin.scopes()
-    assert one["mode"] == mode
-    assert one["on_failure"] == ("pass" if "pass" in flags else "block")
+    assert one.mode == mode
+    assert one.on_failure == ("pass" if "pass" in flags else "block")
     if back is None:
-        assert one["start_at"] is None
+        assert one.start_at is None
     else:
-        assert abs(one["recorded_at"] - one["start_at"] - timedelta(seconds=back)) < timedelta(seconds=2)
+        assert one.start_at is not None
+        assert abs(one.recorded_at - one.start_at - timedelta(seconds=back)) < timedelta(seconds=2)
 
 
 async def test_scopes_are_listed(cli: Cli, bus: Bus, billing: None) -> None:

@@ -24,8 +24,8 @@ async def test_sweep_settings_are_shown_and_set(cli: Cli, bus: Bus) -> None:
         "interval", "1m", "30s", "batch_size", "77", "detection_interval", "30s", "heartbeat_timeout", "10m",
         "subscription_retention", "2d", "audit_retention", "40d",
     ]  # fmt: skip
-    assert (await bus.admin.sweeping())["batch_size"] == 77
-    assert (await bus.admin.set_sweeping("critical", batch_size=5))["batch_size"] == 5
+    assert (await bus.admin.sweeping()).batch_size == 77
+    assert (await bus.admin.set_sweeping("critical", batch_size=5)).batch_size == 5
 
 
 async def test_bad_sweep_settings_are_refused(cli: Cli) -> None:
@@ -83,7 +83,7 @@ async def test_failed_job_is_reported(cli: Cli, bus: Bus, conn: Any, dsn: str) -
     [found] = await schema.sweeping(Target(dsn, conn))
     assert (found.level, found.text) == (Level.WARNING, "sweep failed: no space left on device")
     assert "postbus sweep show" in found.remedy
-    assert (await bus.admin.sweep_health())["reason"] == found.text
+    assert (await bus.admin.sweep_health()).reason == found.text
 
 
 async def test_sweep_forever_maintains_a_database_without_workers(cli: Cli, bus: Bus, conn: Any) -> None:
@@ -103,12 +103,12 @@ async def test_sweep_forever_maintains_a_database_without_workers(cli: Cli, bus:
     async def is_in_order() -> None:
         assert await conn.fetchval(overdue) == 0
         health = await bus.admin.sweep_health()
-        assert (health["healthy"], health["processes"]) == (True, 1)
+        assert (health.healthy, health.processes) == (True, 1)
 
     await eventually(is_in_order, within=30)
     await deliver(sweeping, signal.SIGTERM)
     assert "sweeps until Ctrl-C" in (await finish(sweeping)).done().err
-    assert (await bus.admin.sweep_health())["processes"] == 0
+    assert (await bus.admin.sweep_health()).processes == 0
 
 
 async def test_sweep_without_a_command_shows_help(cli: Cli) -> None:

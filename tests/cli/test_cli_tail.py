@@ -51,7 +51,7 @@ async def test_tail_follows_the_queue(cli: Cli, bus: Bus) -> None:
     process.send_signal(signal.SIGINT)
     ended = await finish(process)
     assert (ended.code, ended.err) == (130, "")
-    assert (await bus.admin.topic("jobs"))["waiting"] == 2
+    assert (await bus.admin.topic("jobs")).waiting == 2
 
 
 async def test_tail_escapes_control_characters(cli: Cli, bus: Bus) -> None:
@@ -87,9 +87,9 @@ async def test_tail_finds_a_late_commit(bus: Bus, connect: Any) -> None:
     late = await bus.publish(slow, "jobs", "late")
     early = await bus.send("jobs", "early")
 
-    before = [row["id"] async for row in follower.new_messages()]
+    before = [row.id async for row in follower.new_messages()]
     await transaction.commit()
-    after = [row["id"] async for row in follower.new_messages()]
+    after = [row.id async for row in follower.new_messages()]
 
     assert (before, after) == ([early], [late])
 
@@ -104,8 +104,8 @@ async def test_tail_finds_a_late_commit_of_a_log(bus: Bus, connect: Any) -> None
     late = await bus.publish_many(slow, "events", ["late", "later"])
     early = await bus.send("events", "early")
 
-    before = [row["id"] async for row in follower.new_messages()]
+    before = [row.id async for row in follower.new_messages()]
     await transaction.commit()
-    after = [row["id"] async for row in follower.new_messages()]
+    after = [row.id async for row in follower.new_messages()]
 
     assert (before, after) == ([early], late)

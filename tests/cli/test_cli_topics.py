@@ -53,7 +53,7 @@ async def test_set_changes_only_given_options(cli: Cli, bus: Bus) -> None:
     await cli("topics", "set", "jobs", "--no-ordered", "--lease", "90")
 
     topic = await bus.admin.topic("jobs")
-    assert (topic["ordered"], topic["lease"].total_seconds(), topic["max_attempts"]) == (False, 90, 7)
+    assert (topic.ordered, topic.lease.total_seconds(), topic.max_attempts) == (False, 90, 7)
 
 
 async def test_topics_are_listed_and_shown(cli: Cli, bus: Bus) -> None:
@@ -115,7 +115,7 @@ async def test_topic_delete_asks(cli: Cli, bus: Bus, answer: str, code: int) -> 
     asked = await cli("topics", "delete", "jobs", given=answer)
 
     assert asked.code == code
-    assert [topic["name"] for topic in await bus.admin.topics()] == ([] if code == 0 else ["jobs"])
+    assert [topic.name for topic in await bus.admin.topics()] == ([] if code == 0 else ["jobs"])
 
 
 async def test_deleting_messages_needs_force(cli: Cli, bus: Bus) -> None:

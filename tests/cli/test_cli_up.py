@@ -158,7 +158,7 @@ async def test_demo_runs_on_an_existing_server(cli: Cli, bus: Bus, conn: Any) ->
     assert summary["orders"] == orders > 0
     assert summary["messages_of_rolled_back_orders"] == 0
     assert summary["handled"] > 0
-    names = {topic["name"] for topic in await bus.admin.topics()}
+    names = {topic.name for topic in await bus.admin.topics()}
     assert names == {"demo.orders", "demo.payments", "demo.emails", "demo.events"}
     assert summary["lag"].keys() == {"analytics", "fraud", "sales"}
     assert summary["passed"]["sales"] > 0

@@ -107,7 +107,7 @@ async def test_first_signal_drains_the_worker(cli: Cli, bus: Bus, shop: None, nu
     ended = (await finish(process)).done()
     assert re.search(r"INFO    worker.started worker=me:\w+ topics=\['jobs'\]", ended.err)
     assert "worker.stopped worker=me:" in ended.err
-    assert (await bus.admin.topic("jobs"))["waiting"] == 0
+    assert (await bus.admin.topic("jobs")).waiting == 0
 
 
 async def test_second_signal_aborts_the_worker(cli: Cli, bus: Bus, shop: None) -> None:

@@ -40,8 +40,8 @@ async def test_sqlalchemy_publisher(dsn: str, bus: Bus) -> None:
     (said,) = await run("sqlalchemy_publisher.py", dsn)
 
     (row,) = await bus.admin.messages("users.registered")
-    assert said == f"published message {row['id']}"
-    assert row["payload"] == b'{"id":1,"name":"ada"}'
+    assert said == f"published message {row.id}"
+    assert row.payload == b'{"id":1,"name":"ada"}'
 
 
 async def test_order_events(dsn: str) -> None:
@@ -82,7 +82,7 @@ async def test_license_notifications(dsn: str, bus: Bus, conn: Any) -> None:
         "rejected",
     ]
     events = await bus.admin.log("domain-events")
-    assert [(row["key"], json.loads(row["payload"])["status"]) for row in events] == [
+    assert [(row.key, json.loads(row.payload)["status"]) for row in events] == [
         ("1", "pending"),
         ("1", "verified"),
         ("2", "pending"),
@@ -97,8 +97,8 @@ async def test_relay_events(dsn: str, bus: Bus) -> None:
     first, second = await bus.admin.log("shop.orders")
     assert said == [
         "connected",
-        f'orders.placed: {{"amount":150}} of order 7, event {first["event_id"]}',
-        f'orders.paid: {{"amount":150}} of order 7, event {second["event_id"]}',
+        f'orders.placed: {{"amount":150}} of order 7, event {first.event_id}',
+        f'orders.paid: {{"amount":150}} of order 7, event {second.event_id}',
         "disconnected",
     ]
 

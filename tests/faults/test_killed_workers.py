@@ -58,7 +58,7 @@ async def test_killed_workers_lose_nothing(bus: Bus, conn: Any, dsn: str, tmp_pa
 
     async def nothing_is_left() -> None:
         topic = await bus.admin.topic("t")
-        assert (topic["waiting"], topic["leased"], topic["delayed"], topic["dead"]) == (0, 0, 0, 0)
+        assert (topic.waiting, topic.leased, topic.delayed, topic.dead) == (0, 0, 0, 0)
 
     try:
         await kill_in_the_middle(start, log, kills=3)

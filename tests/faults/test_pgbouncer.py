@@ -189,7 +189,7 @@ async def test_block_that_begins_another_transaction_is_an_error(dsn: str, topic
                 await bus.publish(tx, topic, "y")
                 await tx.execute("rollback")
                 await tx.execute("begin")
-        assert (await bus.admin.topic(topic))["waiting"] == 1
+        assert (await bus.admin.topic(topic)).waiting == 1
 
 
 async def test_nobody_listens_through_a_pooler(server: Server, dsn: str, topic: str) -> None:

@@ -180,7 +180,7 @@ async def test_failure_in_history_is_retried_and_given_up_for_the_group(bus: Bus
     async with running(bus):
         await has_caught_up(conn)
     letters = await bus.admin.dead_letters("t", group="g")
-    assert [one["attempts"] for one in letters] == [2]
+    assert [one.attempts for one in letters] == [2]
     assert (await group_row(conn))["dead"] == 1
     row = await conn.fetchrow("select * from postbus.deliveries where status = 'DEAD'")
     assert (row["group_name"], row["attempts"], row["required"]) == ("g", 2, True)

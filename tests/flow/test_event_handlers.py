@@ -42,7 +42,7 @@ async def emit(bus: Bus, *events: Any) -> None:
 
 
 async def reasons(bus: Bus) -> list[str]:
-    return sorted(row["reason"] for row in await bus.admin.dead_letters("licenses"))
+    return sorted(row.reason or "" for row in await bus.admin.dead_letters("licenses"))
 
 
 async def are_given_up(bus: Bus, count: int) -> list[str]:
@@ -103,7 +103,7 @@ async def test_invalid_event_becomes_a_dead_letter_at_once(bus: Bus, register: R
         await has(got, 2)
         assert await are_given_up(bus, 4) == sorted(_REASONS.values())
     assert got == [LicenseStatusChanged(5, "verified"), CHANGED]
-    assert {row["attempts"] for row in await bus.admin.dead_letters("licenses")} == {1}
+    assert {row.attempts for row in await bus.admin.dead_letters("licenses")} == {1}
 
 
 async def test_group_gets_the_events_that_its_handler_takes(bus: Bus, conn: Any) -> None:

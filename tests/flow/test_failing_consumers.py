@@ -206,7 +206,7 @@ async def test_filter_that_raises_a_base_exception_fails_its_group_only(bus: Bus
         await has(others, 2)
 
         async def awaits_retry() -> None:
-            assert (await bus.admin.group("log", "bad"))["retrying"] == 2
+            assert (await bus.admin.group("log", "bad")).retrying == 2
 
         await eventually(awaits_retry)
         assert not run.done()

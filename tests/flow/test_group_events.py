@@ -32,7 +32,7 @@ async def dies(bus: Bus, conn: Any, dsn: str) -> None:
 
         async def is_dead() -> None:  # a sweep does nothing while that of a consumer is under way
             await asyncio.gather(bus.admin.sweep(), other.admin.sweep())
-            assert (await bus.admin.group("t", "g"))["state"] == "DEAD"
+            assert (await bus.admin.group("t", "g")).state == "DEAD"
 
         await eventually(is_dead)
 
@@ -59,19 +59,19 @@ async def test_planned_stop_raises_no_alarm(bus: Bus, conn: Any, dsn: str, caplo
         await are_listed(conn)
         await bus.send("t", 1)
         await is_through(conn, passed=1)
-        assert (await bus.admin.group("t", "g"))["stopped_at"] is None
+        assert (await bus.admin.group("t", "g")).stopped_at is None
         [worker] = await bus.admin.workers()
     row = await bus.admin.group("t", "g")
-    assert (row["stopped_by"], row["healthy"]) == (worker["name"], True)
+    assert (row.stopped_by, row.healthy) == (worker.name, True)
     with caplog.at_level(logging.INFO, "postbus"):
         await dies(bus, conn, dsn)
     [(level, fields)] = told(caplog, "group.dead")
-    assert (level, fields["after"], fields["stopped_by"]) == (logging.INFO, "stop", worker["name"])
-    assert (await bus.admin.group("t", "g"))["healthy"]
+    assert (level, fields["after"], fields["stopped_by"]) == (logging.INFO, "stop", worker.name)
+    assert (await bus.admin.group("t", "g")).healthy
     await conn.execute(_QUIET.replace("1 hour", "1 day"))
     row = await bus.admin.group("t", "g")
-    assert not row["healthy"]
-    assert row["problem"].startswith(f"stopped by {worker['name']} 1 day 01:00:")
+    assert not row.healthy
+    assert (row.problem or "").startswith(f"stopped by {worker.name} 1 day 01:00:")
 
 
 async def test_heartbeat_ends_a_stop(bus: Bus, conn: Any) -> None:
@@ -80,9 +80,9 @@ async def test_heartbeat_ends_a_stop(bus: Bus, conn: Any) -> None:
     store = await bus.connect()
     info = await store.subscribe("t", "g", Start.NOW, "block")
     await store.leave_groups("me", [info.id], is_stop=True)
-    assert (await bus.admin.group("t", "g"))["stopped_by"] == "me"
+    assert (await bus.admin.group("t", "g")).stopped_by == "me"
     await store.group_heartbeat([info.id], [])
-    assert (await bus.admin.group("t", "g"))["stopped_by"] is None
+    assert (await bus.admin.group("t", "g")).stopped_by is None
 
 
 async def test_two_processes_that_leave_together_stop_the_group(bus: Bus, conn: Any, connect: Connect) -> None:
@@ -101,7 +101,7 @@ async def test_two_processes_that_leave_together_stop_the_group(bus: Bus, conn: 
     assert not leaving.done()
     await transaction.commit()
     await leaving
-    assert (await bus.admin.group("t", "g"))["stopped_by"] == "b"
+    assert (await bus.admin.group("t", "g")).stopped_by == "b"
 
 
 async def test_group_is_stopped_when_its_last_process_stops(bus: Bus, conn: Any, dsn: str) -> None:
@@ -113,9 +113,9 @@ async def test_group_is_stopped_when_its_last_process_stops(bus: Bus, conn: Any,
         async with running(other):
             async with running(bus):
                 await are_shared(conn, 4, 4)
-            assert (await bus.admin.group("t", "g"))["stopped_by"] is None
+            assert (await bus.admin.group("t", "g")).stopped_by is None
             [left] = await bus.admin.workers()
-    assert (await bus.admin.group("t", "g"))["stopped_by"] == left["name"]
+    assert (await bus.admin.group("t", "g")).stopped_by == left.name
 
 
 async def test_restart_ends_the_stop_without_an_event(bus: Bus, conn: Any, caplog: pytest.LogCaptureFixture) -> None:
@@ -126,8 +126,8 @@ async def test_restart_ends_the_stop_without_an_event(bus: Bus, conn: Any, caplo
         for _ in range(2):
             async with running(bus):
                 await are_shared(conn, 8)
-                assert (await bus.admin.group("t", "g"))["stopped_by"] is None
-            assert (await bus.admin.group("t", "g"))["stopped_by"] is not None
+                assert (await bus.admin.group("t", "g")).stopped_by is None
+            assert (await bus.admin.group("t", "g")).stopped_by is not None
             await bus.admin.sweep()
     assert not any(told(caplog, name) for name in ("group.dead", "group.resurrected", "group.lost"))
 
@@ -241,7 +241,7 @@ async def test_failing_handlers_are_logged_once_and_unhealthy(
         )  # fmt: skip
         await conn.execute("update postbus.subscription set stopped_at = null")
         row = await bus.admin.group("t", "g")
-        assert (row["problem_kind"], row["problem"]) == ("failing", "6 of 6 calls failed in the last 5 minutes")
+        assert (row.problem_kind, row.problem) == ("failing", "6 of 6 calls failed in the last 5 minutes")
         is_broken = False
         await bus.send_many("t", range(20))
         async with running(bus):
@@ -280,7 +280,7 @@ async def test_released_messages_do_not_count_as_calls(bus: Bus, conn: Any) -> N
     await bus.send_many("t", range(6))
     await (await bus.pop("t", group="g", batch=6)).release()
     row = await bus.admin.group("t", "g")
-    assert (row["recently_handled"], row["recently_failed"], row["healthy"]) == (0, 0, True)
+    assert (row.recently_handled, row.recently_failed, row.healthy) == (0, 0, True)
 
 
 async def test_call_counts_are_folded_and_expire(bus: Bus, conn: Any) -> None:
@@ -308,11 +308,11 @@ async def test_closing_a_bus_stops_the_groups_it_popped_for(bus: Bus, conn: Any,
     await create_log(bus)
     async with Bus.open(dsn) as other:
         await other.pop("t", group="g", member="cron")
-        assert (await bus.admin.group("t", "g"))["stopped_by"] is None
+        assert (await bus.admin.group("t", "g")).stopped_by is None
     row = await bus.admin.group("t", "g")
-    assert (row["stopped_by"], row["healthy"]) == ("cron", True)
+    assert (row.stopped_by, row.healthy) == ("cron", True)
     await bus.pop("t", group="g")
-    assert (await bus.admin.group("t", "g"))["stopped_by"] is None
+    assert (await bus.admin.group("t", "g")).stopped_by is None
 
 
 async def test_closing_a_bus_leaves_a_dead_group_dead(bus: Bus, conn: Any, dsn: str) -> None:
@@ -321,7 +321,7 @@ async def test_closing_a_bus_leaves_a_dead_group_dead(bus: Bus, conn: Any, dsn: 
     async with Bus.open(dsn) as other:
         await other.pop("t", group="g")
         await dies(bus, conn, dsn)
-    assert (await bus.admin.group("t", "g"))["state"] == "DEAD"
+    assert (await bus.admin.group("t", "g")).state == "DEAD"
 
 
 async def test_last_heartbeat_stops_a_group_in_its_scope(bus: Bus, conn: Any) -> None:
@@ -330,15 +330,15 @@ async def test_last_heartbeat_stops_a_group_in_its_scope(bus: Bus, conn: Any) ->
     await create_log(bus, "a.two")
     await bus.admin.subscribe_group("g", pattern="a.*")
     await bus.heartbeat("a.*", group="g", last=True, member="me")
-    assert [one["stopped_by"] for one in await bus.admin.groups()] == ["me", "me"]
+    assert [one.stopped_by for one in await bus.admin.groups()] == ["me", "me"]
     await bus.heartbeat("a.*", group="g")
-    assert [one["stopped_by"] for one in await bus.admin.groups()] == [None, None]
+    assert [one.stopped_by for one in await bus.admin.groups()] == [None, None]
     await conn.execute("select postbus.heartbeat('w', 'host', 1, '{}')")
     await conn.execute(
         "insert into postbus.group_worker (subscription_id, worker) select max(id), 'w' from postbus.subscription"
     )
     await bus.heartbeat("a.*", group="g", last=True, member="me")
-    assert sorted(one["stopped_by"] or "" for one in await bus.admin.groups()) == ["", "me"]
+    assert sorted(one.stopped_by or "" for one in await bus.admin.groups()) == ["", "me"]
 
 
 async def test_untaken_events_are_removed_after_a_day(bus: Bus, conn: Any) -> None:

@@ -97,7 +97,7 @@ async def test_failed_line_is_retried_alone(bus: Bus, conn: Any) -> None:
 
     async def it_is_dead() -> None:
         [letter] = await bus.admin.dead_letters("t")
-        assert (letter["id"], letter["payload"]) == (ids[5], b'{"n":5}')
+        assert (letter.id, letter.payload) == (ids[5], b'{"n":5}')
 
     async with running(bus):
         await has(got, COUNT + 1)
@@ -173,4 +173,4 @@ async def test_queue_splits_lines_into_messages(bus: Bus) -> None:
     """Each of them is a separate message there."""
     await bus.send_many("t", [{"n": 1}, {"n": 2}])
 
-    assert [row["payload"] for row in await bus.admin.messages("t")] == [b'{"n":1}', b'{"n":2}']
+    assert [row.payload for row in await bus.admin.messages("t")] == [b'{"n":1}', b'{"n":2}']

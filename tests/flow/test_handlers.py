@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 from dataclasses import dataclass
 from datetime import timedelta
@@ -116,7 +117,7 @@ async def test_batch_handler_may_return_an_outcome_per_message(bus: Bus, conn: A
         await all_done(conn)
 
     assert attempts == {0: 1, 1: 2, 2: 1}
-    assert [dead["payload_json"] for dead in await bus.admin.dead_letters("t")] == ['{"id": 2, "note": ""}']
+    assert [json.loads(dead.payload) for dead in await bus.admin.dead_letters("t")] == [{"id": 2, "note": ""}]
 
 
 async def test_error_is_retried_by_policy(bus: Bus, conn: Any) -> None:
@@ -134,8 +135,8 @@ async def test_error_is_retried_by_policy(bus: Bus, conn: Any) -> None:
 
     assert attempts == [1, 2, 3]
     (dead,) = await bus.admin.dead_letters("t")
-    assert dead["attempts"] == 3
-    assert "ValueError: boom" in dead["last_error"]
+    assert dead.attempts == 3
+    assert "ValueError: boom" in (dead.last_error or "")
 
 
 async def test_topics_retry_policy_applies_without_one_of_the_subscription(bus: Bus, conn: Any) -> None:
@@ -169,7 +170,7 @@ async def test_outcomes_are_values(bus: Bus, conn: Any) -> None:
         await all_done(conn)
 
     assert attempts == [1, 2, 3]
-    assert (await bus.admin.dead_letters("t"))[0]["reason"] == "enough"
+    assert (await bus.admin.dead_letters("t"))[0].reason == "enough"
 
 
 async def test_return_value_that_is_no_outcome_makes_a_dead_letter(bus: Bus, conn: Any) -> None:
@@ -183,7 +184,7 @@ async def test_return_value_that_is_no_outcome_makes_a_dead_letter(bus: Bus, con
         await bus.send("t", Order(1))
         await all_done(conn)
 
-    assert "'done', which is not an outcome" in (await bus.admin.dead_letters("t"))[0]["reason"]
+    assert "'done', which is not an outcome" in ((await bus.admin.dead_letters("t"))[0].reason or "")
 
 
 @pytest.mark.parametrize("batch", [None, 10])
@@ -205,10 +206,10 @@ async def test_undecodable_payload_is_a_dead_letter_at_once(bus: Bus, conn: Any,
         await all_done(conn)
 
     assert got == [1]
-    reasons = [dead["reason"] for dead in await bus.admin.dead_letters("t")]
+    reasons = [dead.reason or "" for dead in await bus.admin.dead_letters("t")]
     assert "Expected `int`, got `str` - at `$.id`" in reasons[0]
     assert "does not decode" in reasons[1]
-    assert [dead["attempts"] for dead in await bus.admin.dead_letters("t")] == [1, 1]
+    assert [dead.attempts for dead in await bus.admin.dead_letters("t")] == [1, 1]
 
 
 async def test_timeout_cancels_the_handler(bus: Bus, conn: Any) -> None:
@@ -241,12 +242,12 @@ async def test_claims_never_exceed_the_free_slots(bus: Bus, conn: Any) -> None:
     async with running(bus):
 
         async def full() -> None:
-            assert (await bus.admin.topic("t"))["leased"] == 3
+            assert (await bus.admin.topic("t")).leased == 3
 
         await eventually(full)
         await full()
         for _ in range(50):
-            most = max(most, (await bus.admin.topic("t"))["leased"])
+            most = max(most, (await bus.admin.topic("t")).leased)
             go.release()
         await all_done(conn)
 

@@ -97,7 +97,7 @@ async def test_inbox_gives_a_handler_its_own_transaction(bus: Bus, conn: Any) ->
     async with running(bus):
         await eventually(all_is_settled)
     assert sorted(row["n"] for row in await conn.fetch("select n from effect")) == [1, 2]
-    assert [row["reason"] for row in await bus.admin.dead_letters("t")] == ["no 3"]
+    assert [row.reason for row in await bus.admin.dead_letters("t")] == ["no 3"]
     kept = await conn.fetch("select message_id from postbus.inbox order by 1")
     assert [row["message_id"] for row in kept] == ["1", "2"]
 

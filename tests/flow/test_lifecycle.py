@@ -94,7 +94,7 @@ async def test_workers_are_listed_while_they_run(bus: Bus) -> None:
     async def handle(payload: Any) -> None: ...
 
     async def listed() -> None:
-        assert [worker["topics"] for worker in await bus.admin.workers()] == [["t"]]
+        assert [worker.topics for worker in await bus.admin.workers()] == [["t"]]
 
     async with running(bus):
         await eventually(listed)

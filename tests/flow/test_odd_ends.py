@@ -76,7 +76,7 @@ async def test_sync_handler_may_raise_stop_iteration(bus: Bus, conn: Any) -> Non
     async with running(bus):
         await bus.send("t", {})
         await nothing_left(conn)
-    assert "StopIteration" in (await bus.admin.dead_letters("t"))[0]["last_error"]
+    assert "StopIteration" in ((await bus.admin.dead_letters("t"))[0].last_error or "")
 
 
 async def test_settlement_with_a_lost_answer_loses_no_other_message(

@@ -174,7 +174,7 @@ async def test_paused_batch_ends_with_the_member_that_has_begun(bus: Bus, conn: 
         may_end.set()
 
         async def are_free() -> None:
-            assert not (await bus.admin.group("t", "g"))["lanes_held"]
+            assert not (await bus.admin.group("t", "g")).lanes_held
 
         await eventually(are_free)
         assert begun == [[0, 2, 4, 6, 8]]

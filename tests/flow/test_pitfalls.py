@@ -305,10 +305,10 @@ async def test_pitfall_8_removed_subscription_finishes_its_messages(
         await begun.wait()
         await has(stays, 1)
         await bus.admin.cancel_group("t", "removed")
-        assert (await bus.admin.message_state("t", message))["required"] == ["stays"]
+        assert (await bus.admin.message_state("t", message)).required == ["stays"]
 
         async def is_completed() -> None:
-            assert (await bus.admin.message_state("t", message))["status"] == "COMPLETED"
+            assert (await bus.admin.message_state("t", message)).status == "COMPLETED"
 
         await eventually(is_completed)
         go_on.set()

@@ -83,8 +83,8 @@ async def test_counts_and_states_are_kept_per_topic(bus: Bus, conn: Any) -> None
         assert group.parts["a"].filtered == 1
         assert group.parts["b"].counts.processed == 2
         assert (group.counts.processed, group.counts.failed, group.counts.filtered) == (3, 3, 1)
-    rows = {row["topic"]: row for row in await bus.admin.groups(group="g")}
-    assert [(rows[topic]["processed"], rows[topic]["failed"], rows[topic]["filtered"]) for topic in ("a", "b")] == [
+    rows = {row.topic: row for row in await bus.admin.groups(group="g")}
+    assert [(rows[topic].processed, rows[topic].failed, rows[topic].filtered) for topic in ("a", "b")] == [
         (1, 0, 1),
         (2, 3, 0),
     ]
@@ -134,7 +134,7 @@ async def test_scope_is_paused_resumed_stopped_and_cancelled(bus: Bus, monkeypat
         got.append(n)
 
     async def states() -> list[str]:
-        return [one["state"] for one in await bus.admin.groups(group="g", cancelled=True)]
+        return [one.state for one in await bus.admin.groups(group="g", cancelled=True)]
 
     async def handled(*numbers: int) -> None:
         async def all_of_them() -> None:
@@ -233,8 +233,8 @@ async def test_messages_of_other_keys_are_filtered(bus: Bus, conn: Any, options:
         row = await is_through(conn)
     assert got == list(range(1, 30, 3))
     assert row["keys"] == ["k1"]
-    row = (await bus.admin.groups("t", "g"))[0]
-    assert (row["processed"], row["filtered"]) == (10, 20)
+    group = await bus.admin.group("t", "g")
+    assert (group.processed, group.filtered) == (10, 20)
 
 
 async def test_keys_can_be_added_while_a_process_works(bus: Bus, conn: Any, monkeypatch: pytest.MonkeyPatch) -> None:

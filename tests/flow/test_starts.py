@@ -82,7 +82,7 @@ async def _http_pop(world: _World, start: str, key: str | None) -> list[int]:
 
 async def _http_put(world: _World, start: str, key: str | None) -> list[int]:
     place = world.start(start)
-    body = {"start": place.kind}
+    body: dict[str, str] = {"start": place.kind}
     body |= {} if place.timestamp is None else {"timestamp": place.timestamp.isoformat()}
     body |= {} if place.message_id is None else {"message_id": str(place.message_id)}
     answer = await world.http.put("/v1/topics/t/groups/g", json=body)

@@ -54,7 +54,7 @@ async def test_later_topic_of_a_namespace_starts_at_the_groups_record(bus: Bus, 
     async with running(bus):
         await gets(got, "M1", "M2")
     [record] = await bus.admin.scopes("cg1")
-    assert (record["namespace"], record["mode"], record["topics"]) == ("ns1", "new", ["q1", "q2"])
+    assert (record.namespace, record.mode, record.topics) == ("ns1", "new", ["q1", "q2"])
 
 
 async def test_each_group_has_a_record_of_its_own(bus: Bus, conn: Any) -> None:
@@ -70,7 +70,7 @@ async def test_each_group_has_a_record_of_its_own(bus: Bus, conn: Any) -> None:
         await gets(everything, "old", "M1")
         await gets(new, "M1")
     records = await bus.admin.scopes()
-    assert [(one["group_name"], one["mode"]) for one in records] == [("cg1", "new"), ("cg2", "all")]
+    assert [(one.group_name, one.mode) for one in records] == [("cg1", "new"), ("cg2", "all")]
 
 
 async def test_topic_found_late_is_read_from_the_record_on(bus: Bus, conn: Any) -> None:
@@ -131,7 +131,7 @@ async def test_each_key_has_a_record_of_its_own(bus: Bus, conn: Any) -> None:
         for key in ("p1", "p2", "p3", "p4"):
             await bus.send("q", f"last {key}", key=key)
         await gets(got, "new p1", "new p2", "old p3", "last p1", "last p2", "last p3")
-    assert [(one["key"], one["mode"]) for one in await bus.admin.scopes("cg")] == [
+    assert [(one.key, one.mode) for one in await bus.admin.scopes("cg")] == [
         ("p1", "new"),
         ("p2", "new"),
         ("p3", "all"),
@@ -169,12 +169,12 @@ async def test_first_mode_stays_until_its_record_is_forgotten(bus: Bus, conn: An
     async with running(bus):
         await bus.send("q1", "new")
         await gets(got, "new")
-    assert [one["mode"] for one in await bus.admin.scopes("cg")] == ["new"]
+    assert [one.mode for one in await bus.admin.scopes("cg")] == ["new"]
 
     await bus.admin.forget_scope("cg", namespace="ns", cancel=True)
     async with running(bus):
         await gets(got, "new", "old", "new")
-    assert [one["mode"] for one in await bus.admin.scopes("cg")] == ["all"]
+    assert [one.mode for one in await bus.admin.scopes("cg")] == ["all"]
 
 
 async def test_changed_default_mode_applies_to_new_groups_only(
@@ -198,9 +198,9 @@ async def test_changed_default_mode_applies_to_new_groups_only(
             await bus.send("q1", "new")
             for got, payloads in ((known, ("old", "new")), (later, ("new",)), (plain, ("new",))):
                 await gets(got, *payloads)
-        modes = {one["group_name"]: one["mode"] for one in await bus.admin.scopes()}
+        modes = {one.group_name: one.mode for one in await bus.admin.scopes()}
         assert modes == {"cg": "all", "later": "new", "plain": "new"}
 
     async with Bus.open(dsn, default_mode="all") as bus:
         assert (await bus.admin.subscribe_group("third", namespace="ns")) == ["q1"]
-        assert [one["mode"] for one in await bus.admin.scopes("third")] == ["all"], "rather than the environment's"
+        assert [one.mode for one in await bus.admin.scopes("third")] == ["all"], "rather than the environment's"

@@ -29,7 +29,7 @@ async def test_every_job_runs_in_a_process(bus: Bus, conn: Any) -> None:
 
     async with running(bus):
         await eventually(have_all_run)
-        assert (await bus.admin.sweep_health())["healthy"]
+        assert (await bus.admin.sweep_health()).healthy
 
 
 async def test_two_processes_follow_the_settings_of_the_database(bus: Bus, conn: Any) -> None:
@@ -70,9 +70,10 @@ async def test_failing_job_is_recorded_and_ends_the_process(bus: Bus, conn: Any,
     with pytest.raises(asyncpg.RaiseError, match="broken"):
         async with asyncio.timeout(10):
             await bus.run()
-    reason = (await bus.admin.sweep_health())["reason"]
+    reason = (await bus.admin.sweep_health()).reason
+    assert reason is not None
     assert "failed: broken" in reason
     assert reason.startswith(job)
     await conn.execute(definition)
     await bus.admin.sweep()
-    assert (await bus.admin.sweep_health())["healthy"]
+    assert (await bus.admin.sweep_health()).healthy

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, cast
 
 import httpx
 
 from postbus import Bus
+from postbus.results.access import TokenRole
 from postbus.server.serve import HttpServer
 from postbus.server.settings import ServerSettings
 
@@ -37,7 +38,8 @@ async def client(url: str, token: str | None = None) -> AsyncIterator[httpx.Asyn
 
 async def new_token(bus: Bus, *roles: str, topics: tuple[str, ...] = ("*",), **limits: Any) -> str:
     """Make a token with these roles."""
-    return (await bus.admin.create_token("test", list(roles), topics=list(topics), **limits)).token
+    given = cast("list[TokenRole]", list(roles))
+    return (await bus.admin.create_token("test", given, topics=list(topics), **limits)).token
 
 
 def problem(answer: httpx.Response, status: int, code: str) -> dict[str, Any]:

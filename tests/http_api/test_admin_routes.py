@@ -155,7 +155,7 @@ async def test_server_counts_as_a_sweeper(bus: Bus) -> None:
     """It counts for as long as it serves."""
 
     async def is_counted(count: int) -> None:
-        assert (await bus.admin.sweep_health())["processes"] == count
+        assert (await bus.admin.sweep_health()).processes == count
 
     async with serving(bus):
         await eventually(partial(is_counted, 1))

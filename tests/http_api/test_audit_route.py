@@ -51,7 +51,7 @@ async def test_every_changing_route_records_the_caller(bus: Bus) -> None:
         ]:  # fmt: skip
             answer = await http.request(method, path, json=body)
             assert answer.is_success, (path, answer.text)
-        found = [one for one in await entries(http) if int(one["id"]) > last["id"]]
+        found = [one for one in await entries(http) if int(one["id"]) > last.id]
     assert [one["action"] for one in reversed(found)] == [
         "group.subscribe", "group.pause", "group.resume", "group.seek", "group.cancel", "group.subscribe",
         "group.pause", "group.remove", "topic.pause", "topic.resume", "topic.purge", "webhook.create",

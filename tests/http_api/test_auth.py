@@ -193,7 +193,7 @@ async def test_expired_token_is_refused(guarded: str, bus: Bus, conn: Any) -> No
         answer = await http.get("/v1/topics")
     problem(answer, 401, "PB440")
     assert answer.headers["www-authenticate"] == "Bearer"
-    assert (await bus.admin.tokens())[0]["state"] == "expired"
+    assert (await bus.admin.tokens())[0].state == "expired"
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ async def pop(http: httpx.AsyncClient, topic: str, **asked: Any) -> list[dict[st
 
 
 async def state_of(bus: Bus, topic: str) -> list[str]:
-    return [row["state"] for row in await bus.admin.messages(topic)]
+    return [row.state for row in await bus.admin.messages(topic)]
 
 
 async def test_popped_messages_can_be_sent_back_to_ack(http: httpx.AsyncClient, bus: Bus) -> None:
@@ -119,7 +119,7 @@ async def test_message_for_a_disconnected_caller_is_released(bus: Bus) -> None:
     assert await LongPolls().wait(request, taken, call_of(bus)) == ()
 
     [row] = await bus.admin.messages("jobs")
-    assert (row["state"], row["attempts"]) == ("waiting", 0)
+    assert (row.state, row.attempts) == ("waiting", 0)
 
 
 async def test_cancelled_request_takes_no_message(bus: Bus) -> None:
@@ -153,10 +153,10 @@ async def test_messages_are_retried_given_up_and_released(http: httpx.AsyncClien
 
     assert retried.json() == {"settled": 1, "lost": [], "dead": []}
     assert dead.json() == released.json() == {"settled": 1, "lost": []}
-    rows = {str(row["id"]): row for row in await bus.admin.messages("jobs")}
-    assert (rows[first["id"]]["state"], rows[first["id"]]["last_error"]) == ("retrying", "no paper")
-    assert (rows[second["id"]]["state"], rows[second["id"]]["last_error"]) == ("dead", "bad: worse")
-    assert (rows[third["id"]]["state"], rows[third["id"]]["attempts"]) == ("waiting", 0)
+    rows = {str(row.id): row for row in await bus.admin.messages("jobs")}
+    assert (rows[first["id"]].state, rows[first["id"]].last_error) == ("retrying", "no paper")
+    assert (rows[second["id"]].state, rows[second["id"]].last_error) == ("dead", "bad: worse")
+    assert (rows[third["id"]].state, rows[third["id"]].attempts) == ("waiting", 0)
 
 
 async def test_retry_beyond_the_last_attempt_is_reported(http: httpx.AsyncClient, bus: Bus) -> None:
@@ -178,7 +178,8 @@ async def test_lease_can_be_extended(http: httpx.AsyncClient, bus: Bus) -> None:
 
     assert answer.json() == {"settled": 1, "lost": []}
     [row] = await bus.admin.messages("jobs")
-    assert row["at"].isoformat() > message["lease_ends_at"].replace("Z", "+00:00")
+    assert row.at is not None
+    assert row.at.isoformat() > message["lease_ends_at"].replace("Z", "+00:00")
 
 
 @pytest.mark.parametrize(

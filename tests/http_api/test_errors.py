@@ -40,7 +40,7 @@ async def test_unknown_query_parameter_is_refused(http: httpx.AsyncClient, bus: 
 
     problem(answer, 400, "PB400")
     assert "unknown query parameter" in answer.json()["detail"]
-    assert [row["waiting"] for row in await bus.admin.topics()] == [0]
+    assert [row.waiting for row in await bus.admin.topics()] == [0]
 
 
 @pytest.mark.parametrize(

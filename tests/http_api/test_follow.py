@@ -13,6 +13,7 @@ import pytest
 
 from http_api.serving import client, new_token, problem, serving
 from postbus import Bus
+from postbus.options import Semantics
 
 
 class Events:
@@ -54,7 +55,7 @@ async def following(http: httpx.AsyncClient, topic: str, **headers: str) -> Asyn
 
 
 @pytest.mark.parametrize("semantics", ["QUEUE", "PUB_SUB"])
-async def test_new_messages_come_as_events(http: httpx.AsyncClient, bus: Bus, semantics: str) -> None:
+async def test_new_messages_come_as_events(http: httpx.AsyncClient, bus: Bus, semantics: Semantics) -> None:
     """Only messages published from now on come, and a payload of several lines is unchanged."""
     await bus.admin.create_topic("t", semantics=semantics)
     await bus.send("t", "before")
@@ -76,7 +77,7 @@ async def test_following_moves_no_position(http: httpx.AsyncClient, bus: Bus) ->
 
 
 @pytest.mark.parametrize("semantics", ["QUEUE", "PUB_SUB"])
-async def test_stream_is_resumed_without_a_gap(http: httpx.AsyncClient, bus: Bus, semantics: str) -> None:
+async def test_stream_is_resumed_without_a_gap(http: httpx.AsyncClient, bus: Bus, semantics: Semantics) -> None:
     """A client that continues from the last event's id gets the messages published meanwhile."""
     await bus.admin.create_topic("t", semantics=semantics)
     async with following(http, "t") as events:
@@ -106,7 +107,7 @@ async def test_stream_ends_when_its_token_is_revoked(bus: Bus, monkeypatch: pyte
         following(http, "t") as events,
     ):
         for one in await bus.admin.tokens():
-            await bus.admin.revoke_token(one["id"])
+            await bus.admin.revoke_token(one.id)
         with pytest.raises(AssertionError, match="has ended"):
             await events.next()
 

@@ -71,13 +71,13 @@ async def test_consumers_over_http_stop_their_groups(bus: Bus, name: str) -> Non
     async with serving(bus) as url:
         async with HttpBus(url) as http:
             await http.pop(topic, group="g")
-            assert (await bus.admin.group("t", "g"))["stopped_by"] is None
-        assert (await bus.admin.group("t", "g"))["stopped_by"] == "everybody"
+            assert (await bus.admin.group("t", "g")).stopped_by is None
+        assert (await bus.admin.group("t", "g")).stopped_by == "everybody"
         async with HttpBus(url) as http:
             await http.heartbeat(topic, group="g")
-            assert (await bus.admin.group("t", "g"))["stopped_by"] is None
+            assert (await bus.admin.group("t", "g")).stopped_by is None
             await http.heartbeat(topic, group="g", last=True)
-            assert (await bus.admin.group("t", "g"))["stopped_by"] == "everybody"
+            assert (await bus.admin.group("t", "g")).stopped_by == "everybody"
 
 
 async def test_end_of_a_server_does_not_stop_groups(bus: Bus, dsn: str) -> None:
@@ -85,7 +85,7 @@ async def test_end_of_a_server_does_not_stop_groups(bus: Bus, dsn: str) -> None:
     await subscribed(bus, "t")
     async with Bus.open(dsn) as own, serving(own) as url, client(url) as http:
         assert (await http.post("/v1/topics/t/pop", json={"group": "g"})).status_code == 200
-    assert (await bus.admin.group("t", "g"))["stopped_by"] is None
+    assert (await bus.admin.group("t", "g")).stopped_by is None
 
 
 async def test_client_returns_the_health(bus: Bus) -> None:

@@ -62,7 +62,7 @@ async def test_every_interface_shows_the_same_identity(
         await popped.release()
     told["http"] = (await http.get("/v1/topics/t/messages")).json()["messages"][0]["event_id"]
     told["http story"] = (await http.get(f"/v1/topics/t/messages/{number}")).json()["event_id"]
-    told["story"] = (await bus.admin.message("t", number))["event_id"]
+    told["story"] = (await bus.admin.message("t", number)).event_id
     told["cli tail"] = (await cli.quick("tail", "t", "--once", "--json")).done().json["event_id"]
     shown = (await cli.quick("messages", "show", "t", str(number))).done().out
     told["cli show"] = dict(line.split(maxsplit=1) for line in shown.partition("\n\n")[0].splitlines())["event_id"]
@@ -111,7 +111,7 @@ async def test_message_keeps_its_identity_through_everything(bus: Bus, conn: Any
             case "dead letter":
                 await popped.dead_letter("no")
     [dead] = await bus.admin.dead_letters("t")
-    assert dead["event_id"] == expected
+    assert dead.event_id == expected
     await bus.admin.redrive("t", group=group)
 
     got: list[Message] = []

@@ -23,6 +23,7 @@ from schemathesis.specs.openapi.checks import (
 
 from http_api.serving import client, new_token, serving
 from postbus import Bus
+from postbus.results.access import TokenRole
 
 # The server draws jitter while requests are generated in another thread.
 pytestmark = pytest.mark.filterwarnings("ignore:Do not use the .random. module inside strategies")
@@ -85,7 +86,7 @@ async def test_every_route_follows_its_description(bus: Bus) -> None:
     ids=["an operator", "a token for one group", "an observer without payloads"],
 )
 async def test_every_route_follows_its_description_for_a_limited_token(
-    bus: Bus, roles: list[str], limits: dict[str, Any]
+    bus: Bus, roles: list[TokenRole], limits: dict[str, Any]
 ) -> None:
     """Refusals and omissions are described too."""
     await bus.admin.create_topic("orders", semantics="PUB_SUB")

@@ -234,8 +234,8 @@ async def test_consumers_in_other_languages_work(
         ended = await finish(await start(program=program, env=env))
 
         assert ended.done().out.splitlines() == ["job 1", "job 2"]
-        assert [letter["reason"] for letter in await bus.admin.dead_letters("jobs")] == ["it has no n"]
-        assert [row["state"] for row in await bus.admin.messages("jobs")] == ["dead"]
+        assert [letter.reason for letter in await bus.admin.dead_letters("jobs")] == ["it has no n"]
+        assert [row.state for row in await bus.admin.messages("jobs")] == ["dead"]
 
 
 async def moved_until_killed(url: str) -> int:

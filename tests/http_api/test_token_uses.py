@@ -39,8 +39,8 @@ async def test_token_shows_its_maker_and_its_last_use(bus: Bus, cli: Cli, conn: 
     made = (
         await cli.quick("tokens", "create", "x", "--role", "operator", "--group", "a*", "--no-payloads", "--json")
     ).json
-    [one] = [one for one in await bus.admin.tokens() if one["id"] == made["id"]]
-    assert (one["roles"], one["groups"], one["payloads"]) == (["operator"], ["a*"], False)
+    [one] = [one for one in await bus.admin.tokens() if one.id == made["id"]]
+    assert (one.roles, one.groups, one.payloads) == (["operator"], ["a*"], False)
     (await cli.quick("tokens", "create", "x", "--role", "admin", "--no-payloads")).failed(4)
 
 
@@ -49,7 +49,7 @@ async def test_token_shows_for_whom_it_was_made(bus: Bus, dsn: str, conn: Any) -
     async with Bus.open(dsn, actor="ada") as other:
         await other.admin.create_token("x", ["observer"])
     user = await conn.fetchval("select session_user::text")
-    assert [one["created_by"] for one in await bus.admin.tokens()] == [f"{user} for ada"]
+    assert [one.created_by for one in await bus.admin.tokens()] == [f"{user} for ada"]
 
 
 async def test_use_is_written_once_a_minute_at_most(bus: Bus, conn: Any, monkeypatch: pytest.MonkeyPatch) -> None:

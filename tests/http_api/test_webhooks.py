@@ -83,7 +83,7 @@ async def test_message_that_nobody_accepts_becomes_a_dead_letter(http: httpx.Asy
     await bus.send("jobs", 1)
 
     async def is_dead() -> None:
-        errors = [letter["last_error"] for letter in await bus.admin.dead_letters("jobs")]
+        errors = [letter.last_error or "" for letter in await bus.admin.dead_letters("jobs")]
         assert len(errors) == 1
         assert "nobody listens at" in errors[0]
 

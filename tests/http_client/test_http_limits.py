@@ -32,7 +32,7 @@ async def test_consumer_works_with_a_token_for_its_group(bus: Bus) -> None:
             await one.pop("events", group="billing")
         with pytest.raises(NotAllowed, match="lacks the role observer: it has consumer, producer"):
             await other.admin.groups()
-    assert (await bus.admin.group("events", "audit"))["stopped_at"]
+    assert (await bus.admin.group("events", "audit")).stopped_at
 
 
 async def test_observer_without_payloads_reads(bus: Bus) -> None:

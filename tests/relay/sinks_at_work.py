@@ -133,7 +133,7 @@ def postbus_at_work(dsn: str) -> Callable[[], Any]:
 
             async def numbers(count: int) -> list[int]:
                 rows = await bus.admin.log(TOPIC, after=(0, -1), limit=10 * count)
-                return [int(row["payload"]) for row in rows]
+                return [int(row.payload) for row in rows]
 
             yield AtWork("postbus", dsn, numbers, knows_duplicates=True)
 

@@ -23,6 +23,7 @@ from postbus import (
     TopicNotFound,
 )
 from postbus.events import Registry
+from postbus.options import Semantics
 from postbus.relay import NotNow, Parcel
 from postbus.relay.settings import Alerts, Route
 from postbus.relay.status import RelayStatus, statuses
@@ -149,7 +150,7 @@ async def test_unavailable_sink_costs_no_attempt(bus: Bus, conn: Any) -> None:
 
 
 @pytest.mark.parametrize("semantics", ["PUB_SUB", "QUEUE"])
-async def test_unavailable_sink_is_shown_with_its_reason(bus: Bus, semantics: str) -> None:
+async def test_unavailable_sink_is_shown_with_its_reason(bus: Bus, semantics: Semantics) -> None:
     """The status, the group's row and its health show it until the sink is back."""
     await bus.admin.create_topic("t", semantics=semantics)
     sink = OwnSink()
@@ -176,7 +177,7 @@ async def test_unavailable_sink_is_shown_with_its_reason(bus: Bus, semantics: st
         await eventually(is_told)
         if semantics == "PUB_SUB":
             row = await bus.admin.group("t", relay.name)
-            assert (row["sink"], row["sink_error"], row["problem_kind"]) == ("ownsink", "it is away", "sink")
+            assert (row.sink, row.sink_error, row.problem_kind) == ("ownsink", "it is away", "sink")
             [found] = [one for one in await bus.admin.group_findings() if one.kind == "sink"]
             assert "away" in found.text
             assert "not beyond the topic's zombie_time and max_retention: postbus topics show t" in found.remedy
@@ -200,7 +201,7 @@ async def test_sink_that_does_not_answer_is_shown(bus: Bus, monkeypatch: pytest.
     await bus.relay("t", sink, name="relay-x")
 
     async def is_told() -> None:
-        assert [one["error"][:13] for one in await bus.admin.sinks_away()] == ["no answer for"]
+        assert [one.error[:13] for one in await bus.admin.sinks_away()] == ["no answer for"]
 
     async def is_back() -> None:
         assert await bus.admin.sinks_away() == []
@@ -266,8 +267,8 @@ async def test_message_that_breaks_the_sink_is_given_up(bus: Bus, conn: Any, kee
         of_key = [n for n in dict.fromkeys(sink.got) if n % 5 == key]
         assert of_key == [n for n in range(key, 30, 5) if n != 13]
     [dead] = await bus.admin.dead_letters("t", group="relay-x")
-    assert dead["last_error"] == "the sink goes away when it gets this: it broke"
-    assert dead["attempts"] == 2
+    assert dead.last_error == "the sink goes away when it gets this: it broke"
+    assert dead.attempts == 2
 
 
 async def test_sink_that_accepts_nothing_for_now_costs_no_attempt(bus: Bus, conn: Any) -> None:
@@ -396,9 +397,9 @@ async def test_event_refused_by_the_registry_is_given_up_at_once(bus: Bus, conn:
     assert sink.bodies == [b'{"n":1}']
     assert sink.headers[0].items() >= {"event_type": "placed", "aggregate_type": "order", "aggregate_id": "7"}.items()
     dead = await bus.admin.dead_letters("t", group="relay-x")
-    assert [one["attempts"] for one in dead] == [1, 1]
-    assert "the registry refused it: the payload of event 'placed' is invalid" in dead[0]["reason"]
-    assert "the registry refused it: event type 'lost' is not in the registry" in dead[1]["reason"]
+    assert [one.attempts for one in dead] == [1, 1]
+    assert "the registry refused it: the payload of event 'placed' is invalid" in (dead[0].reason or "")
+    assert "the registry refused it: event type 'lost' is not in the registry" in (dead[1].reason or "")
 
 
 async def test_queue_can_be_relayed(bus: Bus, conn: Any) -> None:
@@ -411,7 +412,7 @@ async def test_queue_can_be_relayed(bus: Bus, conn: Any) -> None:
 
         async def through() -> None:
             [row] = await bus.admin.topics()
-            assert (row["waiting"], row["leased"], row["dead"]) == (0, 0, 1)
+            assert (row.waiting, row.leased, row.dead) == (0, 0, 1)
 
         await eventually(through)
     assert sorted(sink.got) == [n for n in range(20) if n != 5]

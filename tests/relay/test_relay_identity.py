@@ -62,9 +62,9 @@ async def everything_is_sent(bus: Bus) -> None:
     """Wait until no route has anything before it."""
 
     async def is_so() -> None:
-        topics = {one["name"]: one for one in await bus.admin.topics()}
-        assert not any(one["waiting"] or one["leased"] or one["delayed"] or one["dead"] for one in topics.values())
-        assert not any(one["pending"] or one["dead"] for one in await bus.admin.groups())
+        topics = {one.name: one for one in await bus.admin.topics()}
+        assert not any(one.waiting or one.leased or one.delayed or one.dead for one in topics.values())
+        assert not any(one.pending or one.dead for one in await bus.admin.groups())
 
     await eventually(is_so)
 
@@ -156,7 +156,7 @@ async def test_chain_of_databases_keeps_one_identity(
             await create_log(one, "orders")
         for n in range(3):
             await bus.send("orders", n)
-        first = [row["event_id"] for row in await bus.admin.log("orders")]
+        first = [row.event_id for row in await bus.admin.log("orders")]
         await bus.relay("orders", PostbusSink(other_dsn), name="onwards")
         async with (
             relaying(
@@ -166,7 +166,7 @@ async def test_chain_of_databases_keeps_one_identity(
             ),
         ):
             got = await stored(6)
-        second = [row["event_id"] for row in await other.admin.log("orders")]
+        second = [row.event_id for row in await other.admin.log("orders")]
     assert first == second
     assert sorted(one.headers["event_id"] for one in got) == sorted(first * 2)
     assert json.loads(got[0].data) in range(3)
@@ -180,5 +180,5 @@ async def test_message_sent_to_another_postbus_twice_is_stored_once(bus: Bus, ot
             async with opened(PostbusSink(other_dsn)) as sink:
                 envelope = Envelope("orders", source="/tests", route=route)
                 assert await sink.send([envelope.parcel(message(n)) for n in range(3)]) == [Ack()] * 3
-        found = [row["event_id"] for row in await other.admin.log("orders")]
+        found = [row.event_id for row in await other.admin.log("orders")]
     assert found == [event_id(n) for n in range(3)] * 2

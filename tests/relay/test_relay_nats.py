@@ -76,7 +76,7 @@ async def test_messages_arrive_in_the_stream(bus: Bus, conn: Any, nats_server: S
     await create_log(bus, "orders", lanes=1)
     for n in range(3):
         await bus.send("orders", {"n": n}, key="k", headers={"event-type": "placed", "tracestate": "a=b"})
-    ids = [one["event_id"] for one in await bus.admin.log("orders")]
+    ids = [one.event_id for one in await bus.admin.log("orders")]
     async with stream(nats_server) as found:
         await bus.relay("orders", NatsSink(nats_server.address), target="orders.{event_type}")
         async with running(bus):

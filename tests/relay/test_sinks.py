@@ -221,8 +221,8 @@ async def test_another_postbus_stores_each_message_once(bus: Bus, dsn: str, conn
     assert [type(one) for one in told] == [Ack, DeadLetter, Ack, Retry, Release]
     rows = await bus.admin.log("orders")
     assert len(rows) == 5
-    assert (rows[0]["key"], rows[0]["payload"]) == ("k", b'{"n": 1}')
-    assert "aggregate-type" in rows[0]["headers"]
+    assert (rows[0].key, rows[0].payload) == ("k", b'{"n": 1}')
+    assert "aggregate-type" in rows[0].headers
 
 
 async def test_read_only_postbus_says_not_now(bus: Bus, dsn: str, conn: Any) -> None:

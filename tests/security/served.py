@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import asyncpg
 import httpx
@@ -22,6 +22,7 @@ import httpx
 from cli.helpers import POSTBUS, environment
 from postbus import Bus
 from postbus.embedded import EmbeddedPostgres
+from postbus.results.access import TokenRole
 from support.fix_database import _TEMPLATE, _make_template
 
 T = TypeVar("T")
@@ -89,7 +90,7 @@ class Served:
 
 
 async def _token(bus: Bus, roles: tuple[str, ...], topics: tuple[str, ...]) -> str:
-    return (await bus.admin.create_token("test", list(roles), topics=list(topics))).token
+    return (await bus.admin.create_token("test", cast("list[TokenRole]", list(roles)), topics=list(topics))).token
 
 
 def _status(pid: int, name: str) -> int:

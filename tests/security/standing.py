@@ -7,7 +7,7 @@ import secrets
 import threading
 from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import asyncpg
 import httpx
@@ -15,6 +15,7 @@ import httpx
 from http_api.serving import serving
 from postbus import Bus
 from postbus.embedded import EmbeddedPostgres
+from postbus.results.access import TokenRole
 from support.fix_database import _make_template
 
 T = TypeVar("T")
@@ -37,7 +38,7 @@ class Standing:
 
     def token(self, *roles: str, **limits: Any) -> str:
         """Make a token; limits are topics, groups and payloads."""
-        return self.run(self.bus.admin.create_token("test", list(roles), **limits)).token
+        return self.run(self.bus.admin.create_token("test", cast("list[TokenRole]", list(roles)), **limits)).token
 
     def sql(self, statement: str, *args: Any) -> list[dict[str, Any]]:
         """Return rows, as the owner of the schema gets them."""

@@ -364,4 +364,4 @@ async def test_actor_does_not_stay_on_a_connection(world: World) -> None:
         async with bus.transaction() as conn:
             await conn.execute("select postbus.set_topic('done', '{\"max_attempts\": 10}')")
         entries = await bus.admin.audit(topic="done", action="topic.set", newest=False)
-    assert [one["actor"] for one in entries] == ["alice", None, "bob", None]
+    assert [one.actor for one in entries] == ["alice", None, "bob", None]

@@ -38,7 +38,7 @@ async def test_no_header_changes_the_recorded_actor(bus: Bus) -> None:
             assert answer.status_code == 201, header
         entries = await bus.admin.audit(action="topic.create")
     assert len(entries) == len(_HEADERS)
-    assert {one["actor"] for one in entries} == {shown_actor(f"token:{made.id} x?y" + "z" * 190)}
+    assert {one.actor for one in entries} == {shown_actor(f"token:{made.id} x?y" + "z" * 190)}
 
 
 @pytest.mark.parametrize("kind", DANGEROUS)

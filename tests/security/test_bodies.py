@@ -12,6 +12,7 @@ import pytest
 
 from postbus import Bus
 from postbus.embedded import EmbeddedPostgres
+from postbus.results.access import TokenRole
 from security.under_attack import Target, answers, attacked, database, with_bus
 
 pytestmark = pytest.mark.attack("bodies of HTTP")
@@ -23,7 +24,7 @@ _TEXT = b'{"text": "x"}'
 async def _prepare(bus: Bus) -> dict[str, str]:
     await bus.admin.create_topic("t", max_payload_bytes=1 << 20)
     await bus.admin.create_topic("log", semantics="PUB_SUB")
-    roles = ["producer", "consumer", "observer", "admin"]
+    roles: list[TokenRole] = ["producer", "consumer", "observer", "admin"]
     return {
         name: (await bus.admin.create_token(name, roles, topics=[topics])).token
         for name, topics in (("all", "*"), ("narrow", "t"))

@@ -8,11 +8,12 @@ import pytest
 
 from postbus import Bus
 from postbus.embedded import EmbeddedPostgres
+from postbus.results.access import TokenRole
 from security.under_attack import Target, attacked, database, with_bus
 
 pytestmark = pytest.mark.attack("paths of HTTP that lead to topics of others")
 
-_ROLES = ["producer", "consumer", "observer", "admin"]
+_ROLES: list[TokenRole] = ["producer", "consumer", "observer", "admin"]
 _SECRET = b"classified-7391"
 
 # Written in place of the topic in /v1/topics/…/messages. The token is for orders.* only, and the topic is `secret`.

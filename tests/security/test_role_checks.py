@@ -11,11 +11,12 @@ import pytest
 
 from postbus import Bus, Start
 from postbus.embedded import EmbeddedPostgres
+from postbus.results.access import TokenRole
 from security.under_attack import Target, attacked, database, with_bus
 
 pytestmark = pytest.mark.attack("role checks of HTTP")
 
-_ROLES = ("producer", "consumer", "observer", "operator", "admin")
+_ROLES: tuple[TokenRole, ...] = ("producer", "consumer", "observer", "operator", "admin")
 _LEASE = "00000000-0000-4000-8000-000000000000"
 _LEASED = [{"id": "1", "token": _LEASE}]
 
@@ -30,7 +31,7 @@ async def _prepare(bus: Bus) -> dict[str, str]:
     for topic in ("log", "others"):
         await store.subscribe(topic, "g", Start.BEGINNING, "block")
     await bus.admin.create_webhook("hook", "others", "http://127.0.0.1:9/", group="hook", enabled=False)
-    tokens = {role: (await bus.admin.create_token(role, [role], topics=["*"])).token for role in _ROLES}
+    tokens: dict[str, str] = {role: (await bus.admin.create_token(role, [role], topics=["*"])).token for role in _ROLES}
     tokens["narrow"] = (await bus.admin.create_token("narrow", list(_ROLES), topics=["t", "log"])).token
     revoked = await bus.admin.create_token("gone", list(_ROLES), topics=["*"])
     await bus.admin.revoke_token(revoked.id)

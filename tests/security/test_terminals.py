@@ -14,7 +14,6 @@ import unicodedata
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -36,6 +35,7 @@ from postbus.cli._render import (
 )
 from postbus.cli._say import say, say_block
 from postbus.errors import EmbeddedError, PostbusError
+from postbus.results import MessageInfo
 
 __all__ = ["cli", "end_what_was_started"]  # fixtures
 pytestmark = pytest.mark.attack("terminals and logs")
@@ -129,13 +129,18 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
 
 def doors(text: str) -> dict[str, Callable[[], object]]:
     """Return all ways by which the command line writes text for people."""
-    stored: dict[str, Any] = {
-        "payload": json.dumps(text).encode(),
-        "content_type": "application/json",
-        "headers": {text: text},
-        "key": text,
-    }
     now = datetime.now().astimezone()
+    stored = MessageInfo(
+        topic="t",
+        id=1,
+        event_id="e",
+        key=text,
+        published_at=now,
+        correlation_id=None,
+        content_type="application/json",
+        headers={text: text},
+        payload=json.dumps(text).encode(),
+    )
     raw = text.encode("utf-8", "surrogatepass")
     return {
         "a line": lambda: say(text),
@@ -144,7 +149,7 @@ def doors(text: str) -> dict[str, Callable[[], object]]:
         "a message": lambda: say(message_line(message_id=1, at=now, key=text, remark=text, payload=text)),
         "a payload": lambda: say(payload_line(raw, "text/plain")),
         "a payload of lines": lambda: say_block(payload_lines(raw, "text/plain")),
-        "a payload of JSON": lambda: say_block(payload_lines(stored["payload"], "application/json")),
+        "a payload of JSON": lambda: say_block(payload_lines(stored.payload, "application/json")),
         "JSON": lambda: write_json(message_json(stored)),
         "an error": lambda: report(PostbusError(text, remedy=text), as_json=False),
         "an error of JSON": lambda: report(PostbusError(text, remedy=text), as_json=True),

@@ -444,7 +444,7 @@ def test_bad_group_patterns_are_refused(house: House, groups: list[str]) -> None
 def test_group_pattern_is_no_sql_pattern(house: House, pattern: str, group: str) -> None:
     """Where the database filters lists, only * is a wildcard."""
     rows = house.run(house.bus.admin.dead_letters("events", groups=[pattern]))
-    assert [row for row in rows if row["group_name"] == group] == []
+    assert [row for row in rows if row.group_name == group] == []
 
 
 @pytest.mark.control

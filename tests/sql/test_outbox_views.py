@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from postbus import Bus, DeadLetter, NoActiveSubscriptions, Outgoing, RetryPolicy
+from postbus.options import Tracking
 from support.eventually import eventually
 from support.grouping import are_listed, group_row, has, is_through
 from support.log_sql import let_die, rotate, sweep
@@ -313,7 +314,7 @@ async def test_queued_messages_have_the_status_of_their_stage(conn: Any) -> None
 @pytest.mark.parametrize("start", ["FROM_NOW", "FROM_TIMESTAMP", "FROM_MESSAGE_ID", "seek", "bounded", "watermark"])
 async def test_skipped_messages_are_no_lag(bus: Bus, conn: Any, start: str) -> None:
     """Wherever the group started or was moved to, two of five messages are before it."""
-    tracking = "OFFSET_WATERMARK" if start == "watermark" else "REFERENCE_COUNTING"
+    tracking: Tracking = "OFFSET_WATERMARK" if start == "watermark" else "REFERENCE_COUNTING"
     await bus.admin.create_topic("orders.events", semantics="PUB_SUB", tracking=tracking)
     for n in range(3):
         await bus.send("orders.events", n)

@@ -7,7 +7,6 @@ import hashlib
 import secrets
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
-from typing import Any
 
 import msgspec
 
@@ -15,6 +14,7 @@ from postbus._content.codec import is_storable
 from postbus._db.store import Store
 from postbus.errors import InvalidOption, WebhookNotFound
 from postbus.options import Duration, as_timedelta
+from postbus.results.access import TokenInfo, TokenRole, WebhookInfo
 from postbus.start import Start
 
 TOKEN_PREFIX = "pbt"
@@ -46,7 +46,7 @@ class AccessAdmin:
     async def create_token(
         self,
         name: str,
-        roles: Sequence[str],
+        roles: Sequence[TokenRole],
         *,
         topics: Sequence[str] = ("*",),
         groups: Sequence[str] = ("*",),
@@ -72,7 +72,7 @@ class AccessAdmin:
         )
         return NewToken(parts[0], token, expires_at)
 
-    async def tokens(self) -> list[dict[str, Any]]:
+    async def tokens(self) -> list[TokenInfo]:
         """All tokens, also those that are revoked or expired, without their secrets."""
         return await (await self._store()).tokens()
 
@@ -130,11 +130,11 @@ class AccessAdmin:
         """Remove a webhook. Its group stays, with its place."""
         await (await self._store()).delete_webhook(name)
 
-    async def webhooks(self) -> list[dict[str, Any]]:
+    async def webhooks(self) -> list[WebhookInfo]:
         """All webhooks, without their secrets."""
         return await (await self._store()).webhooks()
 
-    async def webhook(self, name: str) -> dict[str, Any]:
+    async def webhook(self, name: str) -> WebhookInfo:
         """One webhook, without its secret."""
         found = await (await self._store()).webhooks(name)
         if not found:

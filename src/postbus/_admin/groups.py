@@ -1,20 +1,29 @@
-"""Looking after groups, and the story of a message."""
+"""Looking after groups."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
-from typing import Any, Unpack
+from typing import Unpack
 
 from postbus._admin.scopes import ScopeAdmin
-from postbus._content.identity import identity_of
-from postbus.errors import GroupNotFound, InvalidGroup, MessageNotFound, TopicNotFound, WrongSemantics
+from postbus.errors import GroupNotFound, InvalidGroup, TopicNotFound, WrongSemantics
 from postbus.health import GroupFinding, HealthLimits, limits_json
-from postbus.options import Duration, as_timedelta
+from postbus.options import Duration, Semantics, as_timedelta
+from postbus.results.groups import (
+    CatchUpInfo,
+    GroupInfo,
+    GroupMetrics,
+    GroupState,
+    MemberInfo,
+    RemovedGroup,
+    Resurrection,
+)
+from postbus.results.health import GroupHealthLimits, GroupNearTimeout, Inconsistency, StuckMessages, UnclaimedMessages
+from postbus.results.topics import TopicInfo
 from postbus.start import Start
 
 _LOOK_FOR_LANES = 0.2  # seconds
@@ -23,14 +32,14 @@ _LOOK_FOR_LANES = 0.2  # seconds
 class GroupAdmin(ScopeAdmin):
     """What operators do with groups, as methods. Reached as `bus.admin`."""
 
-    async def topic(self, name: str) -> dict[str, Any]:
+    async def topic(self, name: str) -> TopicInfo:
         """One topic, with options and what it holds."""
         found = await (await self._store()).topics(name)
         if not found:
             raise _no_topic(name)
         return found[0]
 
-    async def semantics(self, topic: str) -> str:
+    async def semantics(self, topic: str) -> Semantics:
         """QUEUE or PUB_SUB, at once, however much a topic holds."""
         found = await (await self._store()).semantics(topic)
         if not found:
@@ -39,16 +48,16 @@ class GroupAdmin(ScopeAdmin):
 
     async def groups(
         self, topic: str | None = None, group: str | None = None, *, cancelled: bool = False
-    ) -> list[dict[str, Any]]:
+    ) -> list[GroupInfo]:
         """The groups of a topic, or of all topics, with lag and state; with `cancelled` also those that ended."""
         found = await (await self._store()).groups(topic, group)
-        return [one for one in found if cancelled or one["state"] != "CANCELLED"]
+        return [one for one in found if cancelled or one.state != "CANCELLED"]
 
-    async def group(self, topic: str, name: str) -> dict[str, Any]:
+    async def group(self, topic: str, name: str) -> GroupInfo:
         """One group of a topic, with lag and state."""
         async with self._explaining(topic):
             known = await self.groups(topic, name, cancelled=True)
-            found = [one for one in known if one["state"] != "CANCELLED"]
+            found = [one for one in known if one.state != "CANCELLED"]
             if not found:
                 raise GroupNotFound(
                     f"group {name!r} has no subscription to topic {topic!r}",
@@ -58,7 +67,7 @@ class GroupAdmin(ScopeAdmin):
                 )
         return found[0]
 
-    async def members(self, topic: str, name: str) -> list[dict[str, Any]]:
+    async def members(self, topic: str, name: str) -> list[MemberInfo]:
         """What each member of a group has done, in all processes."""
         await self.group(topic, name)
         return await (await self._store()).members(topic, name)
@@ -79,7 +88,7 @@ class GroupAdmin(ScopeAdmin):
         """End a group's subscription for good. Its place is forgotten; subscribing again makes a new one."""
         await self._set_group_state(topic, name, "CANCELLED")
 
-    async def _set_group_state(self, topic: str, name: str, state: str) -> None:
+    async def _set_group_state(self, topic: str, name: str, state: GroupState) -> None:
         async with self._explaining(topic):
             await (await self._store()).set_group_state(topic, name, state)
         if state != "ACTIVE":
@@ -95,7 +104,7 @@ class GroupAdmin(ScopeAdmin):
             store = await self._store()
             return await store.seek(topic, group, to.kind, to.timestamp, to.message_id, dry_run=dry_run)
 
-    async def catch_ups(self, topic: str | None = None, group: str | None = None) -> list[dict[str, Any]]:
+    async def catch_ups(self, topic: str | None = None, group: str | None = None) -> list[CatchUpInfo]:
         """History that groups work through, or have: how much of it, how fast, and when it ends at that rate."""
         return await (await self._store()).catch_ups(topic, group)
 
@@ -111,23 +120,23 @@ class GroupAdmin(ScopeAdmin):
         async with self._explaining(topic):
             await (await self._store()).set_catch_up(topic, group, is_wanted=is_wanted)
 
-    async def resurrect_group(self, topic: str, name: str, *, catch_up: bool = True) -> dict[str, Any]:
+    async def resurrect_group(self, topic: str, name: str, *, catch_up: bool = True) -> Resurrection:
         """Bring a DEAD group back: it goes on where it stood, or, without catch-up, with what comes from now on.
 
         Returns how many messages it missed, and how many of these it will not get.
         """
-        state = (await self.group(topic, name))["state"]
+        state = (await self.group(topic, name)).state
         found = await (await self._store()).resurrect_group(topic, name, catch_up=catch_up)
-        if not found:
+        if found is None:
             raise InvalidGroup(
                 f"group {name!r} of topic {topic!r} is {state}: only DEAD groups are resurrected",
                 remedy=f"let it go on: postbus groups resume {topic} {name}"
                 if state == "PAUSED"
                 else "it is alive: nothing has to be done",
             )
-        return {"missed": found[0]["missed"], "skipped": found[0]["skipped"]}
+        return found
 
-    async def remove_group(self, topic: str, name: str, *, wait: Duration = 30.0) -> dict[str, Any]:
+    async def remove_group(self, topic: str, name: str, *, wait: Duration = 30.0) -> RemovedGroup:
         """Remove a group, with all that belongs to it: its place, what it tries again, its dead letters, its figures.
 
         Processes settle what they have in hand first. Those that hold lanes of it after `wait` still handle theirs, but
@@ -139,7 +148,7 @@ class GroupAdmin(ScopeAdmin):
             while True:
                 is_over = time.monotonic() >= deadline
                 told = await store.remove_group(topic, name, force=is_over)
-                if told["removed"] or is_over:
+                if told.removed or is_over:
                     return told
                 await asyncio.sleep(min(_LOOK_FOR_LANES, max(0.0, deadline - time.monotonic())))
 
@@ -152,10 +161,9 @@ class GroupAdmin(ScopeAdmin):
         """
         age = as_timedelta(older_than, name="older_than")
         async with self._explaining(topic):
-            told = await (await self._store()).force_complete(topic, age, group, dry_run=dry_run)
-        return {one["name"]: one["messages"] for one in told}
+            return await (await self._store()).force_complete(topic, age, group, dry_run=dry_run)
 
-    async def group_metrics(self, topic: str, name: str) -> dict[str, Any]:
+    async def group_metrics(self, topic: str, name: str) -> GroupMetrics:
         """What a group has done, how long its handlers take, how fast it is, and what is before it."""
         async with self._explaining(topic):
             return await (await self._store()).group_metrics(topic, name)
@@ -168,13 +176,13 @@ class GroupAdmin(ScopeAdmin):
         """
         return await (await self._store()).group_findings(as_timedelta(stuck_after, name="stuck_after"))
 
-    async def health_limits(self, topic: str | None = None, group: str | None = None) -> dict[str, Any]:
+    async def health_limits(self, topic: str | None = None, group: str | None = None) -> GroupHealthLimits:
         """From when on a group counts as being in trouble: see `HealthLimits`. None where there is no limit."""
         return await (await self._store()).health_limits(topic, group)
 
     async def set_health_limits(
         self, topic: str | None = None, group: str | None = None, **limits: Unpack[HealthLimits]
-    ) -> dict[str, Any]:
+    ) -> GroupHealthLimits:
         """Set such limits for all groups, those of a topic, a name on all topics, or one group of a topic.
 
         What is left out stays; "off" is no limit, None what the less specific limits say. Returns what holds now.
@@ -183,55 +191,21 @@ class GroupAdmin(ScopeAdmin):
         await store.set_health_limits(topic, group, limits_json(limits))
         return await store.health_limits(topic, group)
 
-    async def groups_near_timeout(self, share: float = 0.8) -> list[dict[str, Any]]:
+    async def groups_near_timeout(self, share: float = 0.8) -> list[GroupNearTimeout]:
         """Groups that were not heard of for this share of their heartbeat timeout, after which they are DEAD."""
         return await (await self._store()).groups_near_timeout(share)
 
-    async def stuck_messages(self, older_than: Duration = timedelta(hours=1)) -> list[dict[str, Any]]:
+    async def stuck_messages(self, older_than: Duration = timedelta(hours=1)) -> list[StuckMessages]:
         """Topics with messages older than that which a live group has not settled: whose, how many, since when."""
         return await (await self._store()).stuck_messages(as_timedelta(older_than, name="older_than"))
 
-    async def zero_subscription_messages(self) -> list[dict[str, Any]]:
+    async def zero_subscription_messages(self) -> list[UnclaimedMessages]:
         """Topics that have messages which no group was ever required for, nor has settled: how many, and the oldest."""
         return await (await self._store()).zero_subscription_messages()
 
-    async def inconsistencies(self) -> list[dict[str, Any]]:
+    async def inconsistencies(self) -> list[Inconsistency]:
         """What should never be: rows of groups that do not fit together, each with an explanation."""
         return await (await self._store()).inconsistencies()
-
-    async def deliveries(self, topic: str, message_id: int) -> list[dict[str, Any]]:
-        """What became of a message of a PUB_SUB topic at each group: who has it, who is done, since when, why not."""
-        return await (await self._store()).deliveries(topic, message_id)
-
-    async def message_state(self, topic: str, message_id: int) -> dict[str, Any]:
-        """The groups that a message of a PUB_SUB topic is required for, those that are done, and its status."""
-        return await (await self._store()).message_state(topic, message_id)
-
-    async def message(self, topic: str, message_id: int) -> dict[str, Any]:
-        """The story of a message: what it is, and where; of a PUB_SUB topic's also what became of it at each group.
-
-        That is `required`, `completed` and `status`, and `deliveries`, a row per group. Of a message that the log does
-        not have any more (`retained` is false) only groups are known that try it again, or have given it up.
-        """
-        store = await self._store()
-        if await self.semantics(topic) == "PUB_SUB":
-            try:
-                found = await store.log_message(topic, message_id)
-            except MessageNotFound:
-                copies = await store.copies_of(topic, message_id)
-                if not copies:
-                    raise
-                return _story_of_copies(store.source, topic, message_id, copies)
-            state = await store.message_state(topic, message_id)
-            return found | state | {"retained": True, "deliveries": await store.deliveries(topic, message_id)}
-        waiting = await store.queue_message(topic, message_id)
-        if not waiting:
-            raise MessageNotFound(
-                f"topic {topic!r} has no message {message_id}",
-                remedy="it is done and past its retention, or never was there; "
-                f"see what there is: postbus tail {topic} --once",
-            )
-        return waiting[0]
 
     @asynccontextmanager
     async def _explaining(self, topic: str) -> AsyncIterator[None]:
@@ -250,27 +224,3 @@ class GroupAdmin(ScopeAdmin):
 def _no_topic(name: str) -> TopicNotFound:
     remedy = f"see postbus topics list, or create it: postbus topics create {name}"
     return TopicNotFound(f"there is no topic {name!r}", remedy=remedy)
-
-
-_OF_MESSAGE = ("published_at", "key", "correlation_id", "content_type", "headers", "payload")
-
-
-def _story_of_copies(source: str, topic: str, message_id: int, copies: list[dict[str, Any]]) -> dict[str, Any]:
-    headers = json.loads(copies[0]["headers"] or "{}")
-    deliveries = [
-        {name: value for name, value in one.items() if name not in _OF_MESSAGE} | {"required": True, "worker": None}
-        for one in copies
-    ]
-    is_given_up = all(one["status"] == "DEAD" for one in copies)
-    return {name: copies[0][name] for name in _OF_MESSAGE} | {
-        "topic": topic,
-        "id": message_id,
-        "event_id": identity_of(source, topic, message_id, copies[0]["published_at"], headers),
-        "lane": None,
-        "required": [one["group_name"] for one in copies],
-        "completed": [],
-        "status": "FAILED" if is_given_up else "PROCESSING",
-        "settled_at": max(one["settled_at"] for one in copies) if is_given_up else None,
-        "retained": False,
-        "deliveries": deliveries,
-    }

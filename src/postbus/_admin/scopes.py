@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from datetime import datetime
-from typing import Any, Protocol, Self
+from typing import Protocol, Self
 
 from postbus._db.actor import checked_actor
 from postbus._db.store import Store
 from postbus.catch_up import CatchUp
-from postbus.options import Duration
+from postbus.options import Duration, OnFailure
+from postbus.results.groups import ScopeInfo
 from postbus.scope import Scope
-from postbus.start import Default, Start
+from postbus.start import Default, Mode, Start
 
 
 class Halt(Protocol):
@@ -47,9 +48,9 @@ class ScopeAdmin:
         task: str | None = None,
         pattern: str | None = None,
         start: Start | datetime | str | int | None = None,
-        mode: str | None = None,
+        mode: Mode | None = None,
         look_back: Duration | None = None,
-        on_failure: str = "block",
+        on_failure: OnFailure = "block",
         catch_up: CatchUp | None = None,
     ) -> list[str]:
         """Subscribe a group before a process works for it. Returns the topics that it is subscribed to.
@@ -62,7 +63,7 @@ class ScopeAdmin:
         store = await self._store()
         return [one.topic for one in await store.subscribe_scope(group, scope, chosen, on_failure, catch_up)]
 
-    async def scopes(self, group: str | None = None) -> list[dict[str, Any]]:
+    async def scopes(self, group: str | None = None) -> list[ScopeInfo]:
         """What groups, or one, have subscribed to by scopes, with the mode that was recorded, and the topics."""
         return await (await self._store()).scopes(group)
 

@@ -4,25 +4,27 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
-from postbus._db.statements.pages import LAST, Page, Row
+from postbus._db.statements.pages import LAST, Page
 from postbus._db.store import Store
+from postbus.results.messages import LogMessage, QueueMessage
 
 _PAGE = 500  # messages, …
 _PAGE_BYTES = 8 << 20  # … and bytes, that are in memory at the same time
 _LATE = 10.0  # seconds after which a smaller id is no longer expected
 
 SortKey = tuple[int, int]
+TailMessage = QueueMessage | LogMessage
 _START: SortKey = (0, -1)
 _END: SortKey = (LAST, 0)
 
 
 class TopicTail:
-    """Finds each message once.
+    """Finds each message of a topic once.
 
-    Places are given at publishing but messages appear at commit, so a smaller one may appear after a larger
-    one. It looks back as far as the largest place that it knew some seconds ago.
+    Sort keys are given at publishing, but messages appear at commit, so a message with a smaller key may appear after
+    one with a larger key. Each look therefore goes back as far as the largest key known some seconds ago.
     """
 
     def __init__(self, store: Callable[[], Awaitable[Store]], topic: str, *, is_log: bool = False) -> None:
@@ -33,99 +35,99 @@ class TopicTail:
         self._floor = _START
         self._tops: deque[tuple[float, SortKey]] = deque()
 
-    async def _page(self, after: SortKey) -> Page:
-        """Messages after a place."""
+    async def _page(self, after: SortKey) -> Page[QueueMessage] | Page[LogMessage]:
+        """Messages after a sort key."""
         store = await self._store()
         if self._is_log:
             return await store.log_page(self._topic, after=after, limit=_PAGE, max_bytes=_PAGE_BYTES)
         return await store.queue_page(self._topic, after=after[0], limit=_PAGE, max_bytes=_PAGE_BYTES)
 
-    async def _newest(self, count: int) -> list[Row]:
+    async def _newest(self, count: int) -> Sequence[TailMessage]:
         """The last messages, without their payloads."""
         store = await self._store()
         if self._is_log:
-            page = await store.log_page(
+            in_log = await store.log_page(
                 self._topic, after=_END, limit=count, max_bytes=LAST, newest=True, payloads=False
             )
-        else:
-            page = await store.queue_page(self._topic, limit=count, max_bytes=LAST, newest=True, payloads=False)
-        return page.rows
+            return in_log.found
+        queued = await store.queue_page(self._topic, limit=count, max_bytes=LAST, newest=True, payloads=False)
+        return queued.found
 
-    async def newest(self, count: int) -> AsyncIterator[Row]:
+    async def newest(self, count: int) -> AsyncIterator[TailMessage]:
         """The last messages there are."""
         known = await self._newest(max(count, _PAGE))
         self._remember(known)
         self._floor = _sort_key(known[0]) if known else _START
         if not known or not count:
             return
-        after, last = _before(known[-count:][0], is_log=self._is_log), _sort_key(known[-1])
+        after, last = _before(known[-count:][0]), _sort_key(known[-1])
         while True:
             page = await self._page(after)
-            for row in page.rows:
-                after = _sort_key(row)
+            for one in page.found:
+                after = _sort_key(one)
                 if after > last:
                     return
-                if row["id"] in self._seen:
-                    yield row
+                if one.id in self._seen:
+                    yield one
             if not page.more:
                 return
 
-    async def all_messages(self) -> AsyncIterator[Row]:
+    async def all_messages(self) -> AsyncIterator[TailMessage]:
         """All messages there are."""
         while True:
             page = await self._page(self._floor)
-            if page.rows:
+            if page.found:
                 self._seen.clear()
-                self._remember(page.rows)
-                self._floor = _sort_key(page.rows[-1])
-            for row in page.rows:
-                yield row
+                self._remember(page.found)
+                self._floor = _sort_key(page.found[-1])
+            for one in page.found:
+                yield one
             if not page.more:
                 break
         self._floor = min(self._seen.values(), default=_START)
 
-    async def new_messages(self) -> AsyncIterator[Row]:
-        """Those that have appeared since the last look."""
+    async def new_messages(self) -> AsyncIterator[TailMessage]:
+        """The messages that have appeared since the last look."""
         self._raise_floor()
         after = self._floor
         while True:
             page = await self._page(after)
-            new = [row for row in page.rows if row["id"] not in self._seen]
+            new = [one for one in page.found if one.id not in self._seen]
             self._remember(new)
-            for row in new:
-                yield row
+            for one in new:
+                yield one
             if not page.more:
                 return
-            after = _sort_key(page.rows[-1])
+            after = _sort_key(page.found[-1])
 
     @property
     def floor(self) -> SortKey:
-        """All up to here was found."""
+        """The sort key up to which every message was found."""
         return self._floor
 
     def go_on_after(self, floor: SortKey) -> None:
-        """Begin with what lies above a floor that another follower had."""
+        """Begin above a floor that another tail had."""
         self._floor = floor
 
-    def _remember(self, rows: list[Row]) -> None:
-        if rows:
-            self._seen.update((row["id"], _sort_key(row)) for row in rows)
-            self._tops.append((time.monotonic(), _sort_key(rows[-1])))
+    def _remember(self, messages: Sequence[TailMessage]) -> None:
+        if messages:
+            self._seen.update((one.id, _sort_key(one)) for one in messages)
+            self._tops.append((time.monotonic(), _sort_key(messages[-1])))
 
     def _raise_floor(self) -> None:
         before = self._floor
         while self._tops and self._tops[0][0] < time.monotonic() - _LATE:
             self._floor = max(self._floor, self._tops.popleft()[1])
         if self._floor != before:
-            self._seen = {one: place for one, place in self._seen.items() if place > self._floor}
+            self._seen = {one: key for one, key in self._seen.items() if key > self._floor}
 
 
-def _sort_key(row: Row) -> SortKey:
-    """What messages are in the order of."""
-    return (row["sequence"], row["index"]) if "sequence" in row else (row["id"], 0)
+def _sort_key(message: TailMessage) -> SortKey:
+    """What messages are sorted by."""
+    return (message.sequence, message.index) if isinstance(message, LogMessage) else (message.id, 0)
 
 
-def _before(row: Row, *, is_log: bool) -> SortKey:
-    """The place that a message is the first after."""
-    position, index = _sort_key(row)
-    return (position, index - 1) if is_log else (position - 1, 0)
+def _before(message: TailMessage) -> SortKey:
+    """The sort key just before a message's."""
+    first, index = _sort_key(message)
+    return (first, index - 1) if isinstance(message, LogMessage) else (first - 1, 0)

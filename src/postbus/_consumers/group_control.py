@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from postbus._db.store import Store
 from postbus.errors import DuplicateHandler
 from postbus.group import Group
+from postbus.results.groups import GroupState
 from postbus.start import Default, Start
 from postbus.worker import Worker, workers_of
 
@@ -62,7 +63,7 @@ class GroupControl:
         if (worker := self._running_worker()) is not None:
             await worker.stop_group(group)
 
-    async def set_group_state(self, group: Group, state: str) -> None:
+    async def set_group_state(self, group: Group, state: GroupState) -> None:
         """Pause, resume or cancel a group."""
         store = await self._connect()
         if not group.scope.is_wide:

@@ -11,9 +11,9 @@ from postbus._content.names import check_topic_name
 from postbus.catch_up import CatchUp
 from postbus.errors import DuplicateHandler, InvalidHandler, InvalidOption
 from postbus.group import Filter, Group
-from postbus.options import Duration
+from postbus.options import Duration, OnFailure
 from postbus.scope import Scope
-from postbus.start import Start
+from postbus.start import Mode, Start
 from postbus.subscription import HandlerOptions, Subscription, maker
 
 H = TypeVar("H", bound=Callable[..., Any])
@@ -45,10 +45,10 @@ class HandlerRegistry:
         namespace: str | None = None,
         task: str | None = None,
         start: Start | str | datetime | int | None = None,
-        mode: str | None = None,
+        mode: Mode | None = None,
         look_back: Duration | None = None,
         filter: Filter | None = None,
-        on_failure: str = "block",
+        on_failure: OnFailure = "block",
         catch_up: CatchUp | None = None,
         **options: Unpack[HandlerOptions],
     ) -> Callable[[H], H]:
@@ -98,7 +98,7 @@ class HandlerRegistry:
         namespace: str | None = None,
         task: str | None = None,
         filter: Filter | None = None,
-        on_failure: str = "block",
+        on_failure: OnFailure = "block",
         catch_up: CatchUp | None = None,
         **options: Unpack[HandlerOptions],
     ) -> Group:

@@ -10,10 +10,13 @@ from postbus._db.statements.admin import AdminStore
 from postbus._db.statements.audit import AuditStore
 from postbus._db.statements.log import LogStore
 from postbus._db.statements.maintenance import MaintenanceStore
+from postbus._db.statements.messages import MessageStore
 from postbus._db.statements.pages import PageStore
 from postbus._db.statements.queue import QueueStore
 from postbus._db.statements.scopes import ScopeStore
 
 
-class Store(QueueStore, LogStore, ScopeStore, MaintenanceStore, AdminStore, PageStore, AuditStore, HttpStore):
+class Store(
+    QueueStore, LogStore, ScopeStore, MaintenanceStore, AdminStore, MessageStore, PageStore, AuditStore, HttpStore
+):
     """Runs all statements of Postbus on one database."""

@@ -129,7 +129,7 @@ class StartedGroups:
         is_limited = await store.keys_of(info.id) is not None
         self._consume(
             group,
-            Joined(group.topic, info.id, info.lease, info.heartbeat, topic["max_attempts"], topic["lanes"], is_limited),
+            Joined(group.topic, info.id, info.lease, info.heartbeat, topic.max_attempts, topic.lanes, is_limited),
         )
 
     def _consume(self, group: Group, joined: Joined) -> None:

@@ -88,7 +88,7 @@ async def check_is_queue(store: Store, subscription: Subscription) -> None:
     topic = subscription.topic
     if (await store.semantics(topic)).get(topic) == "PUB_SUB":
         left = (await store.topics(topic))[0]
-        if not any(left[count] for count in ("waiting", "delayed", "leased")):
+        if not (left.waiting or left.delayed or left.leased):
             raise WrongSemantics(
                 f"topic {topic!r} is PUB_SUB, and {subscription.name} belongs to no group",
                 remedy="name its group: @bus.subscribe(topic, group=…)",

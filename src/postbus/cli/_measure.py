@@ -21,6 +21,7 @@ from postbus.bus import Bus
 from postbus.catch_up import CatchUp
 from postbus.cli._exits import CommandError, refusal
 from postbus.errors import AccessDenied, DatabaseUnavailable, TopicNotFound
+from postbus.options import Semantics
 from postbus.start import Start
 
 PAYLOAD_BYTES, BATCH = 200, 1000
@@ -183,7 +184,7 @@ async def _ways(bus: Bus) -> AsyncIterator[tuple[asyncpg.Connection, list[BareSQ
         log = await stack.enter_async_context(_topic(bus, f"{name}.pub_sub", "PUB_SUB"))
         if others := await bus.admin.groups(log):
             raise refusal(
-                f"group {others[0]['group_name']} has all topics, and would get the messages of the measurement",
+                f"group {others[0].group_name} has all topics, and would get the messages of the measurement",
                 remedy="measure in another database of the same server, with --dsn",
             )
         conn = await stack.enter_async_context(_connection(bus.dsn))
@@ -195,7 +196,7 @@ async def _ways(bus: Bus) -> AsyncIterator[tuple[asyncpg.Connection, list[BareSQ
 
 
 @asynccontextmanager
-async def _topic(bus: Bus, name: str, semantics: str) -> AsyncIterator[str]:
+async def _topic(bus: Bus, name: str, semantics: Semantics) -> AsyncIterator[str]:
     try:
         await bus.admin.create_topic(name, semantics=semantics)
         yield name

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
+import msgspec
 from rich.box import SIMPLE_HEAD
 from rich.cells import cell_len, set_cell_size
 from rich.console import Console
@@ -19,6 +20,7 @@ from postbus._content.codec import decoder_for
 from postbus._runtime.visible_text import replaced, visible, visible_lines
 from postbus.cli._say import say
 from postbus.errors import PayloadNotDecodable
+from postbus.results import MessageInfo
 
 _UNLIMITED = 1_000_000  # columns, where no terminal sets a limit
 _decode = decoder_for(Any)
@@ -54,24 +56,24 @@ def _plain(value: Any) -> Any:
         return value.total_seconds()
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()
+    if isinstance(value, msgspec.Struct):
+        return as_dict(value)
     raise TypeError(f"{type(value)} has no JSON")
 
 
-_CONTENT = ("payload", "payload_json", "headers")
-_STORED = ("txid", "topic_id", "segment_count", "sequence", "index")  # how, which is of no use to others
+_STORED = ("sequence", "index")  # of use to a pager only
 
 
-def message_json(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A row of messages or dead letters: the payload decoded, or `payload_base64` if it is no text."""
-    fields = {name: value for name, value in row.items() if name not in (*_CONTENT, *_STORED)}
-    fields["headers"] = headers_of(row["headers"])
-    payload = decoded(row["payload"], row["content_type"])
+def as_dict(result: msgspec.Struct) -> dict[str, Any]:
+    """The fields of a result, for JSON."""
+    return msgspec.structs.asdict(result)
+
+
+def message_json(message: MessageInfo) -> dict[str, Any]:
+    """A message for JSON: the payload decoded, or as `payload_base64` if it is not text."""
+    fields = {name: value for name, value in as_dict(message).items() if name not in ("payload", *_STORED)}
+    payload = decoded(message.payload, message.content_type)
     return fields | ({"payload_base64": payload} if isinstance(payload, bytes) else {"payload": payload})
-
-
-def headers_of(stored: Any) -> dict[str, str]:
-    """Headers as a row has them."""
-    return dict(json.loads(stored) if isinstance(stored, str) else stored or {})
 
 
 def decoded(payload: bytes, content_type: str) -> Any:

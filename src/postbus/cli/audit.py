@@ -15,6 +15,7 @@ from postbus.cli._inputs import as_past_moment
 from postbus.cli._render import printable, write_json, write_table
 from postbus.cli._say import say
 from postbus.errors import DatabaseUnavailable
+from postbus.results import AuditEntry
 
 _EVERY = 1.0  # seconds
 _AGAIN = 1000  # the newest ids, which are looked at again: an entry comes when its transaction commits
@@ -60,18 +61,18 @@ async def audit(
         else:
             write_table(_COLUMNS, [_cells(one) for one in found], right=("count",), whole=("when",))
             if len(found) >= limit:
-                cli.note(f"there may be older ones: --before-id {found[0]['id']}")
+                cli.note(f"there may be older ones: --before-id {found[0].id}")
 
 
-async def _follow(cli: Cli, admin: Admin, filters: Mapping[str, Any], found: list[dict[str, Any]]) -> None:
+async def _follow(cli: Cli, admin: Admin, filters: Mapping[str, Any], found: list[AuditEntry]) -> None:
     """Write entries as they come, each once."""
     seen: set[int] = set()
-    first = found[0]["id"] - 1 if found else 0
+    first = found[0].id - 1 if found else 0
     while True:
         for one in found:
-            if one["id"] not in seen:
+            if one.id not in seen:
                 write_json(one) if cli.as_json else say(_line(one))
-                seen.add(one["id"])
+                seen.add(one.id)
         last = max(seen, default=0)
         seen = {one for one in seen if one > last - _AGAIN}
         await asyncio.sleep(_EVERY)
@@ -85,25 +86,25 @@ async def _follow(cli: Cli, admin: Admin, filters: Mapping[str, Any], found: lis
 _COLUMNS = ("when", "who", "action", "on", "count", "change")
 
 
-def _cells(entry: Mapping[str, Any]) -> list[Any]:
-    group = None if entry["group_name"] is None else f"group {entry['group_name']}"
-    on = ", ".join(one for one in (entry["topic"], group, entry["target"]) if one)
-    return [entry["at"], _who(entry), entry["action"], on, entry["affected"], _change(entry)]
+def _cells(entry: AuditEntry) -> list[Any]:
+    group = None if entry.group_name is None else f"group {entry.group_name}"
+    on = ", ".join(one for one in (entry.topic, group, entry.target) if one)
+    return [entry.at, _who(entry), entry.action, on, entry.affected, _change(entry)]
 
 
-def _line(entry: Mapping[str, Any]) -> str:
+def _line(entry: AuditEntry) -> str:
     return "  ".join(printable(one) for one in _cells(entry) if one not in (None, ""))
 
 
-def _who(entry: Mapping[str, Any]) -> str:
+def _who(entry: AuditEntry) -> str:
     """The login always, and whoever it acts for."""
-    login = entry["login"] if entry["role"] is None else f"{entry['login']} as {entry['role']}"
-    return login if entry["actor"] is None else f"{entry['actor']} ({login})"
+    login = entry.login if entry.role is None else f"{entry.login} as {entry.role}"
+    return login if entry.actor is None else f"{entry.actor} ({login})"
 
 
-def _change(entry: Mapping[str, Any]) -> str:
-    before, after = entry["before"] or {}, entry["after"] or {}
-    told = [f"{name} {_short(value)}" for name, value in (entry["given"] or {}).items()]
+def _change(entry: AuditEntry) -> str:
+    before, after = entry.before or {}, entry.after or {}
+    told = [f"{name} {_short(value)}" for name, value in (entry.given or {}).items()]
     told += [f"{name} was {_short(value)}" for name, value in before.items() if name not in after]
     told += [
         f"{name} {_short(before[name])} -> {_short(value)}" if name in before else f"{name} {_short(value)}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.progress import BarColumn, Progress, TextColumn
@@ -16,9 +16,9 @@ from postbus.cli._render import console, counted, duration, printable, write_jso
 from postbus.cli._say import say
 from postbus.cli.groups import Group, Topic, app
 from postbus.errors import InvalidGroup
+from postbus.results import CatchUpInfo
 
 _LOOK = 1.0  # seconds
-_Row = dict[str, Any]
 
 
 @command(app, "catch-up")
@@ -36,7 +36,7 @@ async def catch_up(
         if cancel or resume:
             await (bus.admin.cancel_catch_up if cancel else bus.admin.resume_catch_up)(topic, name)
         row = await _latest(bus, topic, name)
-        if once or cancel or resume or row["status"] != "IN_PROGRESS":
+        if once or cancel or resume or row.status != "IN_PROGRESS":
             _write(cli, row)
         elif cli.as_json or not console().is_terminal:
             await _follow_in_lines(cli, bus, row)
@@ -44,7 +44,7 @@ async def catch_up(
             await _follow_with_bar(bus, row)
 
 
-async def _latest(bus: Bus, topic: str, name: str) -> _Row:
+async def _latest(bus: Bus, topic: str, name: str) -> CatchUpInfo:
     await bus.admin.group(topic, name)
     found = await bus.admin.catch_ups(topic, name)
     if not found:
@@ -55,54 +55,54 @@ async def _latest(bus: Bus, topic: str, name: str) -> _Row:
     return found[-1]
 
 
-async def _follow_in_lines(cli: Cli, bus: Bus, row: _Row) -> None:
+async def _follow_in_lines(cli: Cli, bus: Bus, row: CatchUpInfo) -> None:
     """A line whenever something has changed."""
     told = None
     while True:
-        if told != (now := (row["status"], row["processed"], row["skipped"])):
+        if told != (now := (row.status, row.processed, row.skipped)):
             _write(cli, row)
             told = now
-        if row["status"] != "IN_PROGRESS":
+        if row.status != "IN_PROGRESS":
             return
         await asyncio.sleep(_LOOK)
-        row = await _latest(bus, row["topic"], row["group_name"])
+        row = await _latest(bus, row.topic, row.group_name)
 
 
-async def _follow_with_bar(bus: Bus, row: _Row) -> None:
+async def _follow_with_bar(bus: Bus, row: CatchUpInfo) -> None:
     columns = (
         TextColumn("{task.description}", markup=False),
         BarColumn(),
         TextColumn("{task.fields[told]}", markup=False),
     )
     with Progress(*columns, console=console(), auto_refresh=False) as progress:
-        bar = progress.add_task(printable(row["group_name"]), total=row["total"], told="")
+        bar = progress.add_task(printable(row.group_name), total=row.total, told="")
         while True:
-            progress.update(bar, total=row["total"], completed=row["processed"], told=printable(told_state(row)))
+            progress.update(bar, total=row.total, completed=row.processed, told=printable(told_state(row)))
             progress.refresh()
-            if row["status"] != "IN_PROGRESS":
+            if row.status != "IN_PROGRESS":
                 return
             await asyncio.sleep(_LOOK)
-            row = await _latest(bus, row["topic"], row["group_name"])
+            row = await _latest(bus, row.topic, row.group_name)
 
 
-def _write(cli: Cli, row: _Row) -> None:
+def _write(cli: Cli, row: CatchUpInfo) -> None:
     if cli.as_json:
         write_json(row)
     else:
-        say(f"{row['group_name']} on {row['topic']}: {told_state(row)}")
+        say(f"{row.group_name} on {row.topic}: {told_state(row)}")
 
 
-def told_state(row: _Row) -> str:
+def told_state(row: CatchUpInfo) -> str:
     """How far a catch-up has come, how fast it is, and how fast it may be."""
-    parts = [row["status"], f"{row['processed']} of {counted(row['total'], 'message')}"]
-    if row["skipped"]:
-        parts.append(f"{row['skipped']} skipped")
-    if row["rate"] is not None:
-        parts.append(f"{row['rate']:.0f}/s")
-    if row["allowed_rate"] is not None:
-        parts.append(f"allowed {row['allowed_rate']:.0f}/s")
-    if row["p95"] is not None:
-        parts.append(f"p95 {row['p95'].total_seconds() * 1000:.1f} ms")
-    if row["status"] == "IN_PROGRESS" and row["eta"] is not None:
-        parts.append(f"ends in {duration(row['eta'] - datetime.now(UTC))}")
+    parts = [row.status, f"{row.processed} of {counted(row.total, 'message')}"]
+    if row.skipped:
+        parts.append(f"{row.skipped} skipped")
+    if row.rate is not None:
+        parts.append(f"{row.rate:.0f}/s")
+    if row.allowed_rate is not None:
+        parts.append(f"allowed {row.allowed_rate:.0f}/s")
+    if row.p95 is not None:
+        parts.append(f"p95 {row.p95.total_seconds() * 1000:.1f} ms")
+    if row.status == "IN_PROGRESS" and row.eta is not None:
+        parts.append(f"ends in {duration(row.eta - datetime.now(UTC))}")
     return ", ".join(parts)

@@ -147,7 +147,7 @@ async def _check_topic(cli: Cli, bus: Bus, topic: str, group: str | None) -> Non
         return
     if is_log and group is None:
         left = await bus.admin.topic(topic)
-        if not any(left[count] for count in ("waiting", "delayed", "leased")):
+        if not any(getattr(left, count) for count in ("waiting", "delayed", "leased")):
             raise refusal(
                 f"topic {topic!r} is PUB_SUB: it is consumed by groups",
                 remedy=f"name one: postbus consume {topic} --group NAME; or only look: postbus tail {topic}",
@@ -172,9 +172,9 @@ async def _tell_of_group(cli: Cli, bus: Bus, scope: Scope, group: str, place: St
     known = await bus.admin.groups(topic, group)
     if not known:
         cli.note(f"{group} is new on {topic}, and begins {told_start(place or Start.NOW)}")
-    elif known[0]["waits_for_queue"]:
+    elif known[0].waits_for_queue:
         cli.note(f"{group} waits for what is left in the queue of {topic}: postbus topics migrate {topic} --to PUB_SUB")
-    elif known[0]["state"] == "PAUSED":
+    elif known[0].state == "PAUSED":
         cli.note(f"{group} is paused; to let messages come: postbus groups resume {topic} {group}")
     elif place is not None:
         cli.note(f"{group} goes on at its place; to move it: postbus groups seek {topic} {group} --to PLACE")

@@ -20,6 +20,7 @@ from postbus.cli._render import (
     write_table,
 )
 from postbus.cli._say import say, say_block
+from postbus.results import DeadLetterInfo
 
 app = group("dead-letters", "Look at dead letters, put them back, delete them.")
 
@@ -66,16 +67,16 @@ async def list_dead_letters(
         cli.note("no dead letters")
         return
     columns = ["id", "topic", "group_name", "died_at", "attempts", "key"]
-    if all(one["group_name"] is None for one in found):
+    if all(one.group_name is None for one in found):
         columns.remove("group_name")
     write_table(
         [*(_HEADINGS.get(column, column) for column in columns), "reason"],
-        [[*(one[column] for column in columns), _why(one)] for one in found],
+        [[*(getattr(one, column) for column in columns), _why(one)] for one in found],
         right=("id", "attempts"),
         whole=("id", "died"),
     )
     if len(found) >= limit:
-        cli.note(f"there may be more: --after-id {found[-1]['id']}")
+        cli.note(f"there may be more: --after-id {found[-1].id}")
 
 
 _HEADINGS = {"group_name": "group", "died_at": "died"}
@@ -87,10 +88,10 @@ async def _check_group(admin: Admin, topic: str, group: str) -> None:
         await admin.group(topic, group)
 
 
-def _why(row: dict[str, Any]) -> str:
+def _why(row: DeadLetterInfo) -> str:
     """The reason, and what went wrong last, in short."""
-    last = (row["last_error"] or "").strip().rpartition("\n")[2]
-    return ": ".join(filter(None, (row["reason"], last[:200])))
+    last = (row.last_error or "").strip().rpartition("\n")[2]
+    return ": ".join(filter(None, (row.reason, last[:200])))
 
 
 @command(app, "show")
@@ -108,9 +109,8 @@ async def show(
     """
     async with cli.open_bus() as bus:
         row = await bus.admin.dead_letter(message_id, topic=topic, group=group)
-    shown = message_json(row)
     if cli.as_json:
-        write_json(shown)
+        write_json(message_json(row))
         return
     names = (
         "event_id",
@@ -123,18 +123,19 @@ async def show(
         "correlation_id",
         "content_type",
     )
-    facts = {"id": row["id"], "topic": row["topic"], "group": row["group_name"]} | {name: row[name] for name in names}
-    if row["group_name"] is not None:
+    facts: dict[str, Any] = {"id": row.id, "topic": row.topic, "group": row.group_name}
+    facts |= {name: getattr(row, name) for name in names}
+    if row.group_name is not None:
         del facts["priority"]  # groups have none
-    facts |= {f"header {name}": value for name, value in shown["headers"].items()}
+    facts |= {f"header {name}": value for name, value in row.headers.items()}
     write_facts({name: value for name, value in facts.items() if value is not None})
     say()
     say("payload")
-    say_block(payload_lines(row["payload"], row["content_type"]))
-    if row["last_error"]:
+    say_block(payload_lines(row.payload, row.content_type))
+    if row.last_error:
         say()
         say("last error")
-        say_block([*visible_lines(row["last_error"])])
+        say_block([*visible_lines(row.last_error)])
 
 
 @command(app, "redrive")

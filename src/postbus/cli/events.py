@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,11 +15,12 @@ from postbus.bus import Bus
 from postbus.cli._command import Cli, command, group
 from postbus.cli._exits import FAILED, OK, CommandError, usage_error
 from postbus.cli._load import load
-from postbus.cli._render import counted, headers_of, write_json, write_table
+from postbus.cli._render import counted, write_json, write_table
 from postbus.cli._say import say
 from postbus.errors import TopicNotFound, UnreadableEvent
 from postbus.events import Registry, asyncapi, breaking_changes, json_schema
 from postbus.message import Message
+from postbus.results import MessageInfo
 
 app = group("events", "Look at a registry of events, check it, and export it.")
 
@@ -147,16 +149,23 @@ async def _newest(bus: Bus, topic: str, limit: int) -> list[Message]:
         is_log = await bus.admin.semantics(topic) == "PUB_SUB"
     except TopicNotFound:  # nothing was ever published to it
         return []
-    rows = await (bus.admin.log if is_log else bus.admin.messages)(topic, limit=limit, newest=True)
+    found: Sequence[MessageInfo] = await (bus.admin.log if is_log else bus.admin.messages)(
+        topic, limit=limit, newest=True
+    )
     source = (await bus.connect()).source
-    names = ("id", "topic", "payload", "content_type", "key", "correlation_id", "published_at")
     return [
         Message(
-            **{name: row[name] for name in names},
-            headers=headers_of(row["headers"]),
+            id=one.id,
+            topic=one.topic,
+            payload=one.payload,
+            content_type=one.content_type,
+            key=one.key,
+            headers=one.headers,
+            correlation_id=one.correlation_id,
             priority=4,
             attempt=1,
+            published_at=one.published_at,
             source=source,
         )
-        for row in rows
+        for one in found
     ]

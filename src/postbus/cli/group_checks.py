@@ -5,17 +5,16 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Annotated, Any
 
-import msgspec
 import typer
 
 from postbus.cli._command import Cli, command, option
 from postbus.cli._exits import FAILED, OK
 from postbus.cli._inputs import as_duration, confirm
-from postbus.cli._render import counted, printable, write_facts, write_json, write_table
+from postbus.cli._render import as_dict, counted, printable, write_facts, write_json, write_table
 from postbus.cli._say import say
 from postbus.cli.groups import Topic, Yes, app
+from postbus.results import GroupInfo
 
-_Row = dict[str, Any]
 _LIMITS = (
     option("failed_share", str, "The share of calls in the last five minutes that failed, such as 0.2."),
     option("lag", str, "Messages before a group."),
@@ -39,7 +38,7 @@ async def check(
         findings = await bus.admin.group_findings(longest)
         if cli.as_json:
             details = {
-                "unhealthy": [_of(one) for one in await bus.admin.groups() if not one["healthy"]],
+                "unhealthy": [_of(one) for one in await bus.admin.groups() if not one.healthy],
                 "near_timeout": await bus.admin.groups_near_timeout(),
                 "stuck": await bus.admin.stuck_messages(longest),
                 "inconsistent": await bus.admin.inconsistencies(),
@@ -47,7 +46,7 @@ async def check(
             }
     is_well = all(one.level == "info" for one in findings)
     if cli.as_json:
-        write_json({"ok": is_well, "findings": [msgspec.to_builtins(one) for one in findings], **details})
+        write_json({"ok": is_well, "findings": findings, **details})
     else:
         if is_well:
             say("all is well with the groups")
@@ -57,8 +56,8 @@ async def check(
     return OK if is_well else FAILED
 
 
-def _of(row: _Row) -> _Row:
-    return {name: row[name] for name in ("topic", "group_name", "state", "problem")}
+def _of(group: GroupInfo) -> dict[str, Any]:
+    return {name: getattr(group, name) for name in ("topic", "group_name", "state", "problem")}
 
 
 @command(app, "limits", options=_LIMITS)
@@ -80,9 +79,10 @@ async def limits(
         else:
             found = await bus.admin.health_limits(topic, group)
     if cli.as_json:
-        write_json({"topic": topic, "group": group, **found})
+        write_json({"topic": topic, "group": group, **as_dict(found)})
     else:
-        write_facts({name.replace("_", " "): "off" if value is None else value for name, value in found.items()})
+        shown = {name: "off" if value is None else value for name, value in as_dict(found).items()}
+        write_facts({name.replace("_", " "): value for name, value in shown.items()})
 
 
 def _limit(name: str, value: str) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -11,8 +11,9 @@ from postbus.bus import Bus
 from postbus.cli._command import Cli, command, group
 from postbus.cli._exits import FAILED, OK
 from postbus.cli._inputs import as_duration, as_start, confirm
-from postbus.cli._render import counted, duration, printable, write_facts, write_json, write_table
+from postbus.cli._render import as_dict, counted, duration, printable, write_facts, write_json, write_table
 from postbus.cli._say import say
+from postbus.results import GroupInfo, MemberInfo
 from postbus.start import Start
 
 app = group("groups", "Look after groups of PUB_SUB topics; pause, resume, move, resurrect and remove them.")
@@ -32,7 +33,6 @@ Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 _COUNTS = ("lag", "retrying", "parked", "dead", "lost")
 _NOT_COUNTED = "no process consumes, so there may be more before a group than was counted: postbus sweep run counts"
-_Row = dict[str, Any]
 
 
 @command(app, "list")
@@ -49,7 +49,7 @@ async def list_groups(
         found = await bus.admin.groups(topic, cancelled=with_cancelled)
         is_counted = await _is_counted(bus, found)
     if cli.as_json:
-        write_json([_plain(one) for one in found])
+        write_json(found)
     elif not found:
         cli.note(_why_none(topic, semantics))
     else:
@@ -57,13 +57,13 @@ async def list_groups(
             ["topic", "group", "state", "lag", "oldest", *_COUNTS[1:], "workers", "health"],
             [
                 [
-                    one["topic"],
-                    one["group_name"],
-                    one["state"],
-                    one["lag"],
+                    one.topic,
+                    one.group_name,
+                    one.state,
+                    one.lag,
                     _oldest(one),
-                    *(one[count] for count in _COUNTS[1:]),
-                    len(one["workers"] or ()),
+                    *(getattr(one, count) for count in _COUNTS[1:]),
+                    len(one.workers),
                     _health(one),
                 ]
                 for one in found
@@ -74,10 +74,10 @@ async def list_groups(
             cli.note(_NOT_COUNTED)
 
 
-async def _is_counted(bus: Bus, groups: list[_Row]) -> bool:
+async def _is_counted(bus: Bus, groups: list[GroupInfo]) -> bool:
     """Whether a process counts what is published, where that makes a difference."""
     workers = await bus.admin.workers()
-    return any(one["is_alive"] for one in workers) or not any(one["lag"] for one in groups)
+    return any(one.is_alive for one in workers) or not any(one.lag for one in groups)
 
 
 def _why_none(topic: str | None, semantics: str | None) -> str:
@@ -88,26 +88,16 @@ def _why_none(topic: str | None, semantics: str | None) -> str:
     return f"no groups of {topic}: they come with their first consumer"
 
 
-def _plain(row: _Row) -> _Row:
-    """A row as programs get it: numbers as numbers, lists as lists."""
-    seconds = row["lag_seconds"]
-    return row | {
-        "lag_seconds": None if seconds is None else max(float(seconds), 0.0),
-        "workers": row["workers"] or [],
-        "members": row["members"] or [],
-    }
-
-
-def _health(row: _Row) -> str:
-    if row["waits_for_queue"] and row["healthy"]:
+def _health(row: GroupInfo) -> str:
+    if row.waits_for_queue and row.healthy:
         return "waits for the queue"
-    if row["stopped_at"] is not None and row["healthy"]:
-        return f"stopped by {row['stopped_by']} at {printable(row['stopped_at'])}"
-    return "" if row["healthy"] is None else "ok" if row["healthy"] else row["problem"]
+    if row.stopped_at is not None and row.healthy:
+        return f"stopped by {row.stopped_by} at {printable(row.stopped_at)}"
+    return "" if row.healthy is None else "ok" if row.healthy else row.problem or ""
 
 
-def _oldest(row: _Row) -> str:
-    return "" if row["lag_seconds"] is None else duration(timedelta(seconds=float(row["lag_seconds"])))
+def _oldest(row: GroupInfo) -> str:
+    return "" if row.lag_seconds is None else duration(timedelta(seconds=row.lag_seconds))
 
 
 @command(app, "show")
@@ -119,27 +109,27 @@ async def show(cli: Cli, topic: Topic, name: Group) -> None:
         metrics = await bus.admin.group_metrics(topic, name)
         is_counted = await _is_counted(bus, [row])
     if cli.as_json:
-        write_json(_plain(row) | {"members": members, "rate": metrics["rate"], "handling_ms": metrics["handling_ms"]})
+        write_json(as_dict(row) | {"members": members, "rate": metrics.rate, "handling_ms": metrics.handling_ms})
         return
     names = (
         "state", "lag", "pending", "passed", "processed", "failed", "filtered", "in_flight", "retrying",
         "parked", "dead", "lost",
     )  # fmt: skip
-    facts = {"topic": topic, "group": name} | {count: row[count] for count in names}
+    facts = {"topic": topic, "group": name} | {count: getattr(row, count) for count in names}
     facts |= {
         "health": _health(row),
-        "rate": f"{metrics['rate']:.1f} messages per second in the last minute",
-        "handling": None if metrics["handling_ms"] is None else f"{metrics['handling_ms']:.1f} ms per message",
+        "rate": f"{metrics.rate:.1f} messages per second in the last minute",
+        "handling": None if metrics.handling_ms is None else f"{metrics.handling_ms:.1f} ms per message",
         "oldest": _oldest(row),
-        "on_failure": row["on_failure"],
-        "started": told_start(Start(row["start"], row["start_at"], row["start_id"])),
-        "subscribed": row["subscribed_at"],
-        "last heartbeat": row["seen_at"],
-        "last progress": row["progressed_at"],
-        "stopped": row["stopped_at"] and f"{printable(row['stopped_at'])}, as planned, by {row['stopped_by']}",
-        "sink": row["sink"] and f"{row['sink']} is away since {printable(row['sink_away_since'])}: {row['sink_error']}",
-        "lanes": f"{row['lanes_held']} of {row['lanes']} held",
-        "workers": ", ".join(row["workers"] or ()),
+        "on_failure": row.on_failure,
+        "started": told_start(Start(row.start, row.start_at, row.start_id)),
+        "subscribed": row.subscribed_at,
+        "last heartbeat": row.seen_at,
+        "last progress": row.progressed_at,
+        "stopped": row.stopped_at and f"{printable(row.stopped_at)}, as planned, by {row.stopped_by}",
+        "sink": row.sink and f"{row.sink} is away since {printable(row.sink_away_since)}: {row.sink_error}",
+        "lanes": f"{row.lanes_held} of {row.lanes} held",
+        "workers": ", ".join(row.workers),
     }
     write_facts({fact: value for fact, value in facts.items() if value is not None and value != ""})
     if members:
@@ -147,15 +137,15 @@ async def show(cli: Cli, topic: Topic, name: Group) -> None:
         counts = ("processed", "failed", "filtered", "in_flight")
         write_table(
             ["member", *counts, "handling", "seen"],
-            [[one["name"], *(one[count] for count in counts), _told_ms(one), one["seen_at"]] for one in members],
+            [[one.name, *(getattr(one, count) for count in counts), _told_ms(one), one.seen_at] for one in members],
             right=(*counts, "handling"),
         )
     if not is_counted:
         cli.note(_NOT_COUNTED)
 
 
-def _told_ms(member: _Row) -> str:
-    return "" if member["handling_ms"] is None else f"{member['handling_ms']:.1f} ms"
+def _told_ms(member: MemberInfo) -> str:
+    return "" if member.handling_ms is None else f"{member.handling_ms:.1f} ms"
 
 
 def told_start(start: Start) -> str:
@@ -193,7 +183,7 @@ async def cancel(cli: Cli, topic: Topic, name: Group, yes: Yes = False) -> None:
     async with cli.open_bus() as bus:
         row = await bus.admin.group(topic, name)
         if not yes:
-            confirm(f"Cancel group {name} on {topic}, which has {counted(row['pending'], 'message')} to do?")
+            confirm(f"Cancel group {name} on {topic}, which has {counted(row.pending or 0, 'message')} to do?")
         await bus.admin.cancel_group(topic, name)
         ended = (await bus.admin.groups(topic, name, cancelled=True))[-1]
     _tell(cli, ended, f"cancelled {name} on {topic}")
@@ -215,23 +205,23 @@ async def remove(
             await _confirm_removal(bus, topic, name)
         told = await bus.admin.remove_group(topic, name, wait=longest)
     if cli.as_json:
-        write_json({"topic": topic, "group": name, **told})
-    elif not told["removed"]:
+        write_json({"topic": topic, "group": name, **as_dict(told)})
+    elif not told.removed:
         say(f"{name} on {topic} is paused, but not removed: a transaction is going on in one of its lanes")
     else:
         say(f"removed {name} from {topic}")
-        if told["held"]:
-            cli.note(f"{counted(told['held'], 'lane')} of it had messages in hand, which are handled and not settled")
-    return OK if told["removed"] else FAILED
+        if told.held:
+            cli.note(f"{counted(told.held, 'lane')} of it had messages in hand, which are handled and not settled")
+    return OK if told.removed else FAILED
 
 
 async def _confirm_removal(bus: Bus, topic: str, name: str) -> None:
     known = await bus.admin.groups(topic, name, cancelled=True)
     if not known:
         await bus.admin.group(topic, name)  # which says what is not there
-    dead = sum(one["dead"] for one in known)
+    dead = sum(one.dead for one in known)
     confirm(
-        f"Remove group {name} from {topic}, which has {counted(known[-1]['pending'] or 0, 'message')} to do "
+        f"Remove group {name} from {topic}, which has {counted(known[-1].pending or 0, 'message')} to do "
         f"and {counted(dead, 'dead letter')}?"
     )
 
@@ -248,11 +238,11 @@ async def resurrect(
     """Bring a DEAD group back to life. It goes on where it stood, with what is still retained."""
     async with cli.open_bus() as bus:
         told = await bus.admin.resurrect_group(topic, name, catch_up=not no_catch_up)
-        catching_up = (await bus.admin.group(topic, name))["catch_up"] == "IN_PROGRESS"
+        catching_up = (await bus.admin.group(topic, name)).catch_up == "IN_PROGRESS"
     if cli.as_json:
-        write_json({"topic": topic, "group": name, **told, "catching_up": catching_up})
+        write_json({"topic": topic, "group": name, **as_dict(told), "catching_up": catching_up})
         return
-    say(f"resurrected {name} on {topic}: it missed {counted(told['missed'], 'message')}, {told['skipped']} are skipped")
+    say(f"resurrected {name} on {topic}: it missed {counted(told.missed, 'message')}, {told.skipped} are skipped")
     if catching_up:
         cli.note(f"the history comes beside what is published now: postbus groups catch-up {topic} {name}")
 
@@ -275,10 +265,10 @@ async def seek(
     async with cli.open_bus() as bus:
         if not (dry_run or yes):
             count = await bus.admin.seek(topic, name, start, dry_run=True)
-            before = (await bus.admin.group(topic, name))["lag"]
+            before = (await bus.admin.group(topic, name)).lag
             confirm(
                 f"Let group {name} go on {place}? "
-                f"It has {counted(before, 'message')} before it, and would have {count}."
+                f"It has {counted(before or 0, 'message')} before it, and would have {count}."
             )
         count = await bus.admin.seek(topic, name, start, dry_run=dry_run)
     if cli.as_json:
@@ -288,8 +278,8 @@ async def seek(
         say(f"{name} on {topic} {does} on {place}, with {counted(count, 'message')} before it")
 
 
-def _tell(cli: Cli, row: _Row, done: str) -> None:
+def _tell(cli: Cli, row: GroupInfo, done: str) -> None:
     if cli.as_json:
-        write_json(_plain(row))
+        write_json(row)
     else:
         say(done)

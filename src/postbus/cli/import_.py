@@ -52,12 +52,12 @@ async def import_(
     Carries over its pending messages and how far its groups have come, and leaves the old tables as they are. Stop the
     old consumers first. Publishers may go on: run it again for what they wrote meanwhile. Nothing comes twice.
     """
-    options: Any = dict(_option(one) for one in option or ())  # which the database checks
+    options: Any = dict(_option(one) for one in option or ())  # the database checks them
+    kind: Any = {"layout": layout, "semantics": semantics}
     async with cli.open_bus() as bus:
         with _progress(shown=sys.stderr.isatty() and not cli.as_json and not dry_run) as progress:
             result = await bus.admin.import_outbox(
-                table, layout=layout, topic=topic, semantics=semantics, only=only or (), options=options,
-                dry_run=dry_run, progress=progress,
+                table, **kind, topic=topic, only=only or (), options=options, dry_run=dry_run, progress=progress,
             )  # fmt: skip
     if cli.as_json:
         write_json({**asdict(result), "messages": result.messages})

@@ -9,6 +9,7 @@ import typer
 from postbus.cli._command import Cli, command, group
 from postbus.cli._render import message_json, payload_lines, write_facts, write_json, write_table
 from postbus.cli._say import say, say_block
+from postbus.results import DeliveryInfo, MessageInfo, MessageStory, QueueMessage
 
 app = group("messages", "Look at single messages: where each is, who has it, who is done with it.")
 
@@ -27,60 +28,59 @@ async def show(
     if cli.as_json:
         write_json(message_json(row))
         return
-    facts = _of_log(row) if "deliveries" in row else _of_queue(row)
+    facts = _of_log(row) if isinstance(row, MessageStory) else _of_queue(row)
     write_facts({name: value for name, value in facts.items() if value is not None and value != ""})
-    if row.get("deliveries"):
+    if isinstance(row, MessageStory) and row.deliveries:
         say()
-        _write_deliveries(row["deliveries"])
+        _write_deliveries(row.deliveries)
     say()
     say("payload")
-    say_block(payload_lines(row["payload"], row["content_type"]))
+    say_block(payload_lines(row.payload, row.content_type))
 
 
-def _common(row: dict[str, Any]) -> dict[str, Any]:
-    headers = message_json(row)["headers"]
+def _common(row: MessageInfo) -> dict[str, Any]:
     names = ("topic", "id", "event_id", "key", "published_at", "correlation_id", "content_type")
-    return {name: row[name] for name in names} | {
-        "headers": ", ".join(f"{name}={value}" for name, value in headers.items())
+    return {name: getattr(row, name) for name in names} | {
+        "headers": ", ".join(f"{name}={value}" for name, value in row.headers.items())
     }
 
 
-def _of_queue(row: dict[str, Any]) -> dict[str, Any]:
+def _of_queue(row: QueueMessage) -> dict[str, Any]:
     when = {"scheduled": "due", "retrying": "due", "leased": "lease ends", "finished": "finished", "dead": "died"}
     return _common(row) | {
-        "state": row["state"],
-        when.get(row["state"], "at"): row["at"],
-        "attempts": row["attempts"],
-        "priority": row["priority"],
-        "by": row["member"],
-        "error": _last_line(row["last_error"]),
+        "state": row.state,
+        when.get(row.state, "at"): row.at,
+        "attempts": row.attempts,
+        "priority": row.priority,
+        "by": row.member,
+        "error": _last_line(row.last_error),
     }
 
 
-def _of_log(row: dict[str, Any]) -> dict[str, Any]:
+def _of_log(row: MessageStory) -> dict[str, Any]:
     return _common(row) | {
-        "lane": row["lane"],
-        "retained": None if row["retained"] else "no: the log has dropped it, and these groups have copies",
-        "status": row["status"],
-        "required": ", ".join(row["required"]) or "for nobody",
-        "completed": ", ".join(row["completed"]),
-        "settled": row["settled_at"],
+        "lane": row.lane,
+        "retained": None if row.retained else "no: the log has dropped it, and these groups have copies",
+        "status": row.status,
+        "required": ", ".join(row.required) or "for nobody",
+        "completed": ", ".join(row.completed),
+        "settled": row.settled_at,
     }
 
 
-def _write_deliveries(deliveries: list[dict[str, Any]]) -> None:
+def _write_deliveries(deliveries: list[DeliveryInfo]) -> None:
     write_table(
         ["group", "status", "required", "settled", "by", "attempts", "in the lane of", "error"],
         [
             [
-                one["group_name"],
-                one["status"],
-                one["required"],
-                one["settled_at"],
-                one["worker"],
-                one["attempts"],
-                one["holder"],
-                _last_line(one["last_error"]),
+                one.group_name,
+                one.status,
+                one.required,
+                one.settled_at,
+                one.worker,
+                one.attempts,
+                one.holder,
+                _last_line(one.last_error),
             ]
             for one in deliveries
         ],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -47,12 +47,13 @@ async def pop(
 
     What is not settled when the lease ends comes again.
     """
+    chosen: Any = mode  # it is checked with the other options
     options: PopOptions = {
         "group": group,
         "key": key,
         "namespace": namespace,
         "task": task,
-        "mode": mode,
+        "mode": chosen,
         "start": first_place(place, at),
         "batch": batch,
         "wait": as_duration(wait, name="--wait") or 0,

@@ -12,6 +12,7 @@ from postbus.cli._inputs import confirm, first_place
 from postbus.cli._render import counted, write_json, write_table
 from postbus.cli._say import say
 from postbus.cli.groups import Yes, app
+from postbus.results import ScopeInfo
 from postbus.scope import Scope
 
 _Group = Annotated[str, typer.Argument(metavar="GROUP", help="The group.", show_default=False)]
@@ -81,10 +82,7 @@ async def scopes(
     else:
         write_table(
             ["group", "scope", "mode", "since", "recorded", "topics"],
-            [
-                [one["group_name"], _told(one), one["mode"], one["start_at"], one["recorded_at"], len(one["topics"])]
-                for one in found
-            ],
+            [[one.group_name, _told(one), one.mode, one.start_at, one.recorded_at, len(one.topics)] for one in found],
             right=("topics",),
         )
 
@@ -110,11 +108,11 @@ async def forget(
         say(f"forgot a scope of {group}; {counted(count, 'subscription')} {stay}")
 
 
-def scope_of(row: dict[str, Any]) -> Scope:
+def scope_of(row: ScopeInfo) -> Scope:
     """The scope of a record."""
-    return Scope(row["topic"], row["key"], row["namespace"], row["task"], row["pattern"])
+    return Scope(row.topic, row.key, row.namespace, row.task, row.pattern)
 
 
-def _told(row: dict[str, Any]) -> str:
+def _told(row: ScopeInfo) -> str:
     scope = scope_of(row)
     return str(scope) if scope.key is None else f"{scope}, key {scope.key}"

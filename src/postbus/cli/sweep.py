@@ -20,9 +20,10 @@ from postbus.cli._command import (
 from postbus.cli._exits import usage_error
 from postbus.cli._inputs import as_duration
 from postbus.cli._logging import LogFormat, configure_logging
-from postbus.cli._render import write_facts, write_json, write_table
+from postbus.cli._render import as_dict, write_facts, write_json, write_table
 from postbus.cli._say import say
 from postbus.cli._signals import StopSignals
+from postbus.results import SweepJob
 from postbus.sweeping import DURATIONS, PRESETS
 
 app = typer.Typer(name="sweep", help="Look at the jobs that remove what is no longer needed, set them, and run them.")
@@ -82,18 +83,18 @@ async def show(cli: Cli) -> None:
     async with cli.open_bus() as bus:
         health, setting = await bus.admin.sweep_health(), await bus.admin.sweeping()
     if cli.as_json:
-        write_json({**health, "settings": setting})
+        write_json(as_dict(health) | {"settings": setting})
         return
-    state = "healthy" if health["healthy"] else f"unhealthy: {health['reason']}"
-    figures = {name: health[name] for name in _FIGURES if health[name] is not None}
-    write_facts({"state": state} | setting | {name: _rounded(value) for name, value in figures.items()})
-    if health["jobs"]:
+    state = "healthy" if health.healthy else f"unhealthy: {health.reason}"
+    figures = {name: value for name in _FIGURES if (value := getattr(health, name)) is not None}
+    write_facts({"state": state} | as_dict(setting) | {name: _rounded(value) for name, value in figures.items()})
+    if health.jobs:
         say()
         columns = {"job": "job", "runs": "runs", "last start": "started_at", "took": "took", "removed": "removed"}
         columns |= {"in total": "removed_total"}
         write_table(
             [*columns, "last failure"],
-            [[*(one[name] for name in columns.values()), _failure(one)] for one in health["jobs"]],
+            [[*(getattr(one, name) for name in columns.values()), _failure(one)] for one in health.jobs],
             right=("runs", "took", "removed", "in total"),
         )
 
@@ -102,8 +103,8 @@ def _rounded(value: Any) -> Any:
     return f"{value:.1f} per second" if isinstance(value, float) else value
 
 
-def _failure(job: dict[str, Any]) -> str:
-    return f"{job['failed_at']:%Y-%m-%d %H:%M:%S%z} {job['error']}" if job["failed_at"] else ""
+def _failure(job: SweepJob) -> str:
+    return f"{job.failed_at:%Y-%m-%d %H:%M:%S%z} {job.error}" if job.failed_at else ""
 
 
 @command(app, "set", options=_OPTIONS)
@@ -119,12 +120,13 @@ async def set_(
     for name in DURATIONS:
         if name in given:
             given[name] = as_duration(given[name], name=f"--{name.replace('_', '-')}")
+    chosen: Any = preset and preset.replace("-", "_")  # the database checks it
     async with cli.open_bus() as bus:
-        setting = await bus.admin.set_sweeping(preset and preset.replace("-", "_"), **given)
+        setting = await bus.admin.set_sweeping(chosen, **given)
     if cli.as_json:
         write_json(setting)
     else:
-        write_facts(setting)
+        write_facts(as_dict(setting))
 
 
 @command(app, "run")
@@ -135,4 +137,4 @@ async def run(cli: Cli) -> None:
     if cli.as_json:
         write_json(removed)
     else:
-        write_facts({name.replace("_", " "): count for name, count in removed.items()})
+        write_facts({name.replace("_", " "): count for name, count in as_dict(removed).items()})

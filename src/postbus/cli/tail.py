@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from postbus._admin.tail import TopicTail
+from postbus._admin.tail import TailMessage, TopicTail
 from postbus.cli._command import Cli
 from postbus.cli._render import message_json, message_line, payload_line, write_json
 from postbus.cli._say import say
 from postbus.errors import DatabaseUnavailable
+from postbus.results import QueueMessage
 
 _EVERY = 0.25
 
@@ -30,24 +31,24 @@ async def tail(
     """
     async with cli.open_bus() as bus:
         is_log = await bus.admin.semantics(topic) == "PUB_SUB"
-        follower = TopicTail(bus.connect, topic, is_log=is_log)
-        async for row in follower.all_messages() if from_start else follower.newest(count):
-            _write(cli, row)
+        tail_of_topic = TopicTail(bus.connect, topic, is_log=is_log)
+        async for one in tail_of_topic.all_messages() if from_start else tail_of_topic.newest(count):
+            _write(cli, one)
         while not once:
             await asyncio.sleep(_EVERY)
             try:
-                async for row in follower.new_messages():
-                    _write(cli, row)
+                async for one in tail_of_topic.new_messages():
+                    _write(cli, one)
             except DatabaseUnavailable as error:
                 cli.note(f"{error.message}; trying again")
                 await asyncio.sleep(2)
 
 
-def _write(cli: Cli, row: dict[str, Any]) -> None:
+def _write(cli: Cli, message: TailMessage) -> None:
     if cli.as_json:
-        write_json(message_json(row))
+        write_json(message_json(message))
         return
-    payload = payload_line(row["payload"], row["content_type"])
-    remark = row["state"] if "state" in row else f"lane {row['lane']}"
-    line = message_line(message_id=row["id"], at=row["published_at"], key=row["key"], remark=remark, payload=payload)
+    payload = payload_line(message.payload, message.content_type)
+    remark = message.state if isinstance(message, QueueMessage) else f"lane {message.lane}"
+    line = message_line(message_id=message.id, at=message.published_at, key=message.key, remark=remark, payload=payload)
     say(line)

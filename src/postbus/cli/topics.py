@@ -15,6 +15,7 @@ from postbus.cli._inputs import as_duration, confirm
 from postbus.cli._render import age, counted, write_facts, write_json, write_table
 from postbus.cli._say import say
 from postbus.options import DURATIONS
+from postbus.results import QueueBacklog, TopicInfo
 
 app = group("topics", "List, create and change topics.")
 
@@ -77,10 +78,10 @@ def _flag(option_name: str) -> str:
     return f"--{option_name.replace('_', '-')}"
 
 
-def _tell_unused(cli: Cli, topic: dict[str, Any], given: dict[str, Any]) -> None:
+def _tell_unused(cli: Cli, topic: TopicInfo, given: dict[str, Any]) -> None:
     unused = [_flag(name) for name in given if name in _OF_LOGS]
-    if unused and topic["semantics"] == "QUEUE":
-        cli.note(f"{topic['name']} is a QUEUE, for which {', '.join(unused)} does nothing (--semantics PUB_SUB)")
+    if unused and topic.semantics == "QUEUE":
+        cli.note(f"{topic.name} is a QUEUE, for which {', '.join(unused)} does nothing (--semantics PUB_SUB)")
 
 
 @command(app, "list")
@@ -102,22 +103,22 @@ async def list_topics(
         counts = ("waiting", "delayed", "leased", "dead")
         write_table(
             ["topic", *counts, "oldest", "remarks"],
-            [[one["name"], *(one[name] for name in counts), age(one["oldest_at"]), _remarks(one)] for one in topics],
+            [[one.name, *(getattr(one, name) for name in counts), age(one.oldest_at), _remarks(one)] for one in topics],
             right=(*counts, "oldest"),
         )
 
 
-def _remarks(topic: dict[str, Any]) -> str:
-    is_log = topic["semantics"] == "PUB_SUB"
+def _remarks(topic: TopicInfo) -> str:
+    is_log = topic.semantics == "PUB_SUB"
     return ", ".join(
         remark
         for remark, applies in (
-            (f"PUB_SUB, {counted(topic['groups'], 'group')}, {topic['published'] or 0} published", is_log),
-            (f"namespace {topic['namespace']}", topic["namespace"]),
-            (f"task {topic['task']}", topic["task"]),
-            ("paused", topic["paused_at"]),
-            ("ordered", topic["ordered"]),
-            ("notify", topic["notify"]),
+            (f"PUB_SUB, {counted(topic.groups, 'group')}, {topic.published or 0} published", is_log),
+            (f"namespace {topic.namespace}", topic.namespace),
+            (f"task {topic.task}", topic.task),
+            ("paused", topic.paused_at),
+            ("ordered", topic.ordered),
+            ("notify", topic.notify),
         )
         if applies
     )
@@ -158,18 +159,17 @@ async def show(cli: Cli, name: Name) -> None:
     if cli.as_json:
         write_json(topic)
         return
-    is_log = topic["semantics"] == "PUB_SUB"
-    in_queue = tuple(count for count in ("waiting", "delayed", "leased") if topic[count] or not is_log)
+    is_log = topic.semantics == "PUB_SUB"
+    in_queue = tuple(count for count in ("waiting", "delayed", "leased") if getattr(topic, count) or not is_log)
     counts = (*(("published", "groups") if is_log else ()), *in_queue, "dead")
-    facts = {"name": topic["name"], **{count: topic[count] for count in counts}, "oldest": age(topic["oldest_at"])}
-    facts |= {"paused since": topic["paused_at"], "created": topic["created_at"]}
-    facts |= {
-        one.name: topic[one.name] for one in TOPIC_OPTIONS if one.name not in (("ordered",) if is_log else _OF_LOGS)
-    }
+    hidden = ("ordered",) if is_log else _OF_LOGS
+    facts: dict[str, Any] = {"name": topic.name} | {count: getattr(topic, count) for count in counts}
+    facts |= {"oldest": age(topic.oldest_at), "paused since": topic.paused_at, "created": topic.created_at}
+    facts |= {one.name: getattr(topic, one.name) for one in TOPIC_OPTIONS if one.name not in hidden}
     write_facts({fact: value for fact, value in facts.items() if value is not None and value != ""})
 
 
-def _show(cli: Cli, topic: dict[str, Any], done: str) -> None:
+def _show(cli: Cli, topic: TopicInfo, done: str) -> None:
     if cli.as_json:
         write_json(topic)
     else:
@@ -213,10 +213,10 @@ async def delete(
         say(f"deleted {name}{_with_it(topic)}")
 
 
-def _with_it(topic: dict[str, Any]) -> str:
-    if topic["semantics"] == "PUB_SUB":
-        return f", its log and {counted(topic['groups'], 'group')}"
-    lost = sum(topic[count] for count in ("waiting", "delayed", "leased", "dead"))
+def _with_it(topic: TopicInfo) -> str:
+    if topic.semantics == "PUB_SUB":
+        return f", its log and {counted(topic.groups, 'group')}"
+    lost = sum(getattr(topic, count) for count in ("waiting", "delayed", "leased", "dead"))
     return f" and {counted(lost, 'message')}" if lost else ""
 
 
@@ -261,17 +261,18 @@ async def migrate(
     the groups that are named wait for that, so that order is kept, and then get all that was published since. Until
     then the command can be repeated: to wait again, or to hand over after all.
     """
+    wanted: Any = tracking  # the database checks it
     async with cli.open_bus() as bus:
         topic = await bus.admin.topic(name)
         _check_move(topic, to, tracking)
-        if topic["semantics"] == "PUB_SUB" and tracking is not None and not groups and not hand_over:
+        if topic.semantics == "PUB_SUB" and tracking is not None and not groups and not hand_over:
             await _track(cli, bus, name, tracking, dry_run=dry_run)
             return
         left = await bus.admin.move_topic(
-            name, groups=groups or [], hand_over=hand_over, dry_run=dry_run, tracking=tracking or "REFERENCE_COUNTING"
+            name, groups=groups or [], hand_over=hand_over, dry_run=dry_run, tracking=wanted or "REFERENCE_COUNTING"
         )
-        if topic["semantics"] == "PUB_SUB" and tracking is not None and not dry_run:
-            await bus.admin.set_topic(name, tracking=tracking)
+        if topic.semantics == "PUB_SUB" and tracking is not None and not dry_run:
+            await bus.admin.set_topic(name, tracking=wanted)
         _tell_move(cli, name, left, has_group=bool(groups), dry_run=dry_run)
         ended = None if dry_run or no_wait else await _until_moved(cli, bus, name)
         begun = len(await bus.admin.groups(name)) if ended else 0
@@ -281,7 +282,7 @@ async def migrate(
         say(f"moved {name}: its queue is empty, and {counted(begun, 'group')} went on")
 
 
-async def _track(cli: Cli, bus: Bus, name: str, tracking: str, *, dry_run: bool) -> None:
+async def _track(cli: Cli, bus: Bus, name: str, tracking: Any, *, dry_run: bool) -> None:
     if not dry_run:
         await bus.admin.set_topic(name, tracking=tracking)
     if cli.as_json:
@@ -290,24 +291,24 @@ async def _track(cli: Cli, bus: Bus, name: str, tracking: str, *, dry_run: bool)
         say(f"{'would track' if dry_run else 'tracks'} {name}: {tracking}")
 
 
-def _check_move(topic: dict[str, Any], to: str | None, tracking: str | None) -> None:
-    name = topic["name"]
+def _check_move(topic: TopicInfo, to: str | None, tracking: str | None) -> None:
+    name = topic.name
     if to not in (None, "PUB_SUB"):
         raise usage_error(
             f"a topic cannot become {to}",
             remedy="only PUB_SUB; for a QUEUE create another topic, since groups have no meaning there",
         )
-    if to is None and (topic["semantics"] == "QUEUE" or tracking is None):
+    if to is None and (topic.semantics == "QUEUE" or tracking is None):
         raise usage_error(f"nothing to do for {name}", remedy=f"postbus topics migrate {name} --to PUB_SUB")
 
 
-def _tell_move(cli: Cli, name: str, left: dict[str, Any], *, has_group: bool, dry_run: bool) -> None:
-    in_queue = left["waiting"] + left["retrying"] + left["leased"]
+def _tell_move(cli: Cli, name: str, left: QueueBacklog, *, has_group: bool, dry_run: bool) -> None:
+    in_queue = left.waiting + left.retrying + left.leased
     cli.note(f"{'would leave' if dry_run else 'left'} {counted(in_queue, 'message')} in the queue of {name}")
-    if left["scheduled"]:
+    if left.scheduled:
         to = "given to the first group" if has_group else "left to the queue's consumers"
-        cli.note(f"{counted(left['scheduled'], 'message')} for later: {to} when due")
-    if left["scheduled"] or left["prioritised"]:
+        cli.note(f"{counted(left.scheduled, 'message')} for later: {to} when due")
+    if left.scheduled or left.prioritised:
         cli.note("its producers use delays or priorities, which are refused from then on")
 
 
@@ -325,9 +326,9 @@ async def _until_moved(cli: Cli, bus: Bus, name: str) -> Any:
     try:
         while True:
             state = await bus.admin.continue_move(name)
-            if state and state["ended_at"]:
-                return state["ended_at"]
-            waits = {what: state[what] for what in _WAITED_FOR if state[what]} if state else told
+            if state and state.ended_at:
+                return state.ended_at
+            waits = {what: getattr(state, what) for what in _WAITED_FOR if getattr(state, what)} if state else told
             if waits != told:
                 told, since = waits, time.monotonic()
                 cli.note("not done yet: " + ", ".join(_WAITED_FOR[what].format(n) for what, n in waits.items()))
@@ -344,4 +345,4 @@ async def _until_moved(cli: Cli, bus: Bus, name: str) -> Any:
 
 
 async def _has_consumer(bus: Bus, topic: str) -> bool:
-    return any(one["is_alive"] and topic in one["topics"] for one in await bus.admin.workers())
+    return any(one.is_alive and topic in one.topics for one in await bus.admin.workers())

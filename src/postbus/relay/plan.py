@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, TypedDict
+from typing import TypedDict
 
 from postbus._consumers.handlers import HandlerRegistry
 from postbus._content.names import check_topic_name
@@ -19,6 +19,7 @@ from postbus.relay.envelope import Envelope, Form
 from postbus.relay.relay import EventRegistry, Relay
 from postbus.relay.sink import Sink
 from postbus.relay.sink_monitor import SinkMonitor
+from postbus.results import TopicInfo
 from postbus.retry import RetryPolicy
 from postbus.start import Start
 from postbus.subscription import HandlerOptions
@@ -82,7 +83,7 @@ async def plan(
             f"there is no topic {topic!r} to relay",
             remedy=f"create it: postbus topics create {topic} --semantics PUB_SUB --retention {as_retention(kept)}",
         )
-    if (short := short_retention(found[0]["retention"], kept)) is not None:
+    if (short := short_retention(found[0].retention, kept)) is not None:
         event(logging.WARNING, "relay.retention", topic=topic, problem=short)
     source = options.get("source") or f"/postbus/{store.source}/{topic}"
     route = name or f"relay-{kind_of(sink)}"
@@ -90,7 +91,7 @@ async def plan(
     quote = getattr(sink, "quote", str)
     form = options.get("form", Form.ATTRIBUTES)
     envelope = Envelope(target, form=form, source=source, route=route, suffix=suffix, quote=quote)
-    is_queue = found[0]["semantics"] == "QUEUE"
+    is_queue = found[0].semantics == "QUEUE"
     monitor = SinkMonitor(store, topic, None if is_queue else route, getattr(sink, "address", None) or kind_of(sink))
     relay = Relay(route, sink, envelope, registry=options.get("registry"), is_stopping=is_stopping, monitor=monitor)
     handling: HandlerOptions = {
@@ -119,14 +120,14 @@ async def register(planned: Planned, handlers: HandlerRegistry, start: Start | s
         raise
 
 
-def retry_of(topic: Mapping[str, Any], max_attempts: int) -> RetryPolicy:
+def retry_of(topic: TopicInfo, max_attempts: int) -> RetryPolicy:
     """The retry policy of a topic, with another number of attempts."""
     return RetryPolicy(
         max_attempts=max_attempts,
-        initial=topic["retry_initial"].total_seconds(),
-        factor=topic["retry_factor"],
-        maximum=topic["retry_max"].total_seconds(),
-        jitter=topic["retry_jitter"],
+        initial=topic.retry_initial.total_seconds(),
+        factor=topic.retry_factor,
+        maximum=topic.retry_max.total_seconds(),
+        jitter=topic.retry_jitter,
     )
 
 

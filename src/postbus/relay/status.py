@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 from postbus.admin import Admin
 from postbus.relay.plan import as_retention, short_retention
 from postbus.relay.settings import Alerts, Route
+from postbus.results import GroupInfo, SinkAway, TopicInfo
 
 
 @dataclass
@@ -42,17 +42,17 @@ class RelayStatus:
 
 async def statuses(admin: Admin, routes: Sequence[Route], alerts: Alerts) -> list[RelayStatus]:
     """The status of each route; without routes, of all groups whose names begin with relay-."""
-    topics = {one["name"]: one for one in await admin.topics()}
+    topics = {one.name: one for one in await admin.topics()}
     groups = await admin.groups()
     away = await admin.sinks_away()
-    workers = [one for one in await admin.workers() if one["is_alive"]]
+    workers = [one for one in await admin.workers() if one.is_alive]
     if not routes:
-        found = [_of_group(one) for one in groups if one["group_name"].startswith("relay-")]
+        found = [_of_group(one) for one in groups if one.group_name.startswith("relay-")]
     else:
         found = [_of_route(route, topics.get(route.topic), groups) for route in routes]
     for one in found:
         if one.state == "QUEUE":
-            one.workers = sum(one.topic in worker["topics"] for worker in workers)
+            one.workers = sum(one.topic in worker.topics for worker in workers)
         if one.state in ("QUEUE", "ACTIVE") and not one.workers and not one.note:
             one.alerts.append(f"no process works for it: {_how_to_run(one.topic, one.group)}")
         _note_sink(one, away)
@@ -60,29 +60,29 @@ async def statuses(admin: Admin, routes: Sequence[Route], alerts: Alerts) -> lis
     return found
 
 
-def _of_route(route: Route, topic: dict[str, Any] | None, groups: Sequence[dict[str, Any]]) -> RelayStatus:
+def _of_route(route: Route, topic: TopicInfo | None, groups: Sequence[GroupInfo]) -> RelayStatus:
     if topic is None:
         create = f"postbus topics create {route.topic} --semantics PUB_SUB --retention {as_retention(route.retention)}"
         why = f"there is no such topic; see postbus topics list, or create it: {create}"
         return RelayStatus(route.topic, route.group, "MISSING", 0, None, 0, 0, 0, [why])
-    status = _of_queue(topic) if topic["semantics"] == "QUEUE" else _of_log(route, groups)
-    if (short := short_retention(topic["retention"], route.retention)) is not None:
+    status = _of_queue(topic) if topic.semantics == "QUEUE" else _of_log(route, groups)
+    if (short := short_retention(topic.retention, route.retention)) is not None:
         status.alerts.append(f"{short}: postbus topics set {route.topic} --retention {as_retention(route.retention)}")
     return status
 
 
-def _of_queue(topic: dict[str, Any]) -> RelayStatus:
-    backlog = topic["waiting"] + topic["delayed"] + topic["leased"]
-    oldest = None if topic["oldest_at"] is None else datetime.now(UTC) - topic["oldest_at"]
-    return RelayStatus(topic["name"], None, "QUEUE", backlog, oldest, topic["delayed"], topic["dead"], 0)
+def _of_queue(topic: TopicInfo) -> RelayStatus:
+    backlog = topic.waiting + topic.delayed + topic.leased
+    oldest = None if topic.oldest_at is None else datetime.now(UTC) - topic.oldest_at
+    return RelayStatus(topic.name, None, "QUEUE", backlog, oldest, topic.delayed, topic.dead, 0)
 
 
-def _of_log(route: Route, groups: Sequence[dict[str, Any]]) -> RelayStatus:
+def _of_log(route: Route, groups: Sequence[GroupInfo]) -> RelayStatus:
     for one in groups:
-        if (one["topic"], one["group_name"]) == (route.topic, route.group):
+        if (one.topic, one.group_name) == (route.topic, route.group):
             return _of_group(one)
     why = f"it has never run: {_how_to_run(route.topic, route.group)}"
-    known = [one["group_name"] for one in groups if one["topic"] == route.topic]
+    known = [one.group_name for one in groups if one.topic == route.topic]
     if others := sorted(name for name in known if name.startswith("relay-")):
         why = f"it has never run, but there is {' and '.join(others)}: name that by --group"
     return RelayStatus(route.topic, route.group, "MISSING", 0, None, 0, 0, 0, [why])
@@ -94,37 +94,35 @@ def _how_to_run(topic: str, group: str | None) -> str:
     return f"postbus relay run --topic {topic}{named} --sink URL, or --config FILE"
 
 
-def _of_group(row: dict[str, Any]) -> RelayStatus:
-    seconds = row["lag_seconds"]
+def _of_group(row: GroupInfo) -> RelayStatus:
+    seconds = row.lag_seconds
     status = RelayStatus(
-        topic=row["topic"],
-        group=row["group_name"],
-        state=row["state"],
-        backlog=row["pending"],
-        oldest=None if seconds is None else timedelta(seconds=max(float(seconds), 0.0)),
-        retrying=row["retrying"] + row["parked"],
-        dead=row["dead"],
-        workers=len(row["workers"] or ()),
+        topic=row.topic,
+        group=row.group_name,
+        state=row.state,
+        backlog=row.pending or 0,
+        oldest=None if seconds is None else timedelta(seconds=seconds),
+        retrying=row.retrying + row.parked,
+        dead=row.dead,
+        workers=len(row.workers),
     )
-    if row["stopped_at"] is not None and row["healthy"]:
-        status.note = f"no process works for it: stopped as planned by {row['stopped_by']} at "
-        status.note += f"{row['stopped_at']:%Y-%m-%d %H:%M:%S}"
-    elif row["stopped_at"] is not None:
-        status.alerts.append(row["problem"])
-    elif row["state"] == "DEAD":
+    if row.stopped_at is not None and row.healthy:
+        status.note = f"no process works for it: stopped as planned by {row.stopped_by} at "
+        status.note += f"{row.stopped_at:%Y-%m-%d %H:%M:%S}"
+    elif row.stopped_at is not None:
+        status.alerts.append(row.problem or "")
+    elif row.state == "DEAD":
         status.alerts.append("it is DEAD: unsent messages are kept only for the topic's dead_retention and retention")
-    if row["lost"]:
-        status.alerts.append(f"{row['lost']} messages were dropped before they were sent")
+    if row.lost:
+        status.alerts.append(f"{row.lost} messages were dropped before they were sent")
     return status
 
 
-def _note_sink(status: RelayStatus, away: Sequence[dict[str, Any]]) -> None:
+def _note_sink(status: RelayStatus, away: Sequence[SinkAway]) -> None:
     for one in away:
-        if (one["topic"], one["group_name"]) == (status.topic, status.group) and status.sink is None:
-            status.sink, status.away_since, status.error = one["sink"], one["since"], one["error"]
-            status.alerts.append(
-                f"its sink {one['sink']} is away since {one['since']:%Y-%m-%d %H:%M:%S}: {one['error']}"
-            )
+        if (one.topic, one.group_name) == (status.topic, status.group) and status.sink is None:
+            status.sink, status.away_since, status.error = one.sink, one.since, one.error
+            status.alerts.append(f"its sink {one.sink} is away since {one.since:%Y-%m-%d %H:%M:%S}: {one.error}")
 
 
 def _alerts(status: RelayStatus, alerts: Alerts) -> list[str]:

@@ -30,13 +30,13 @@ async def list_audit(
     limit: Limit = 100,
 ) -> AuditEntries:
     """Who did what, the newest first. Tokens for some topics or groups get what was done to these."""
-    rows = await call.admin.audit(
+    entries = await call.admin.audit(
         since=since, until=until, actor=actor, action=action, topic=topic, group=group,
         topics=None if call.caller.has_all_topics else call.caller.topics,
         groups=None if call.caller.has_all_groups else call.caller.groups,
         before_id=None if before_id is None else int(before_id), limit=limit,
     )  # fmt: skip
-    return AuditEntries(entries=[view(AuditEntryView, row) for row in rows])
+    return AuditEntries(entries=[view(AuditEntryView, one) for one in entries])
 
 
 ROUTES = [list_audit]

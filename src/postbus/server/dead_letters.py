@@ -48,8 +48,8 @@ async def _page(
         after=(after[0], after[1], after[2]), limit=limit, max_bytes=MOST_BYTES, topic=topic, group=group,
         topics=call.caller.topics, groups=call.caller.groups,
     )  # fmt: skip
-    following = next_of(page, lambda row: (row["id"], row["topic"] or "", row["group_name"] or ""))
-    return DeadLetters(dead_letters=[message_view(DeadLetterView, row) for row in page.rows], next=following)
+    following = next_of(page, lambda one: (one.id, one.topic or "", one.group_name or ""))
+    return DeadLetters(dead_letters=[message_view(DeadLetterView, one) for one in page.found], next=following)
 
 
 @route("GET", f"{_LETTERS}/{{message_id:str}}", errors=(404,), tag=_TAG)

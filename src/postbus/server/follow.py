@@ -31,22 +31,22 @@ async def follow(call: Call, topic: str, last_event_id: str | None) -> AsyncIter
         call.server.quotas.polling(call.caller.name),
         call.server.token_watch.watching(call.authorization, refused.set),
     ):
-        follower = TopicTail(call.bus.connect, topic, is_log=await call.admin.semantics(topic) == "PUB_SUB")
+        tail = TopicTail(call.bus.connect, topic, is_log=await call.admin.semantics(topic) == "PUB_SUB")
         if last_event_id is None:
-            async for _ in follower.newest(0):
+            async for _ in tail.newest(0):
                 pass
         else:
-            follower.go_on_after(_sort_key(last_event_id))
+            tail.go_on_after(_sort_key(last_event_id))
         yield b": following\n\n"
         said = asked = time.monotonic()
         while not call.server.stopping.is_set() and not refused.is_set():
             wait = _EVERY
             try:
-                async for row in follower.new_messages():
+                async for one in tail.new_messages():
                     if time.monotonic() - asked > _WHO:
                         await call.check_again()
                         asked = time.monotonic()
-                    yield _event(follower.floor, call.shown(message_view(BrowsedMessage, row)))
+                    yield _event(tail.floor, call.shown(message_view(BrowsedMessage, one)))
                     said = time.monotonic()
                     if refused.is_set():
                         return

@@ -3,37 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import msgspec
+from msgspec import UNSET
 
 from postbus.errors import MessageNotFound
 from postbus.health import GroupFinding
+from postbus.results.messages import MessageStory, QueueMessage
+from postbus.results.topics import TopicInfo
 from postbus.server.callers import Caller
+from postbus.server.views.base import view
+from postbus.server.views.messages import MessageStoryView, story_view
+from postbus.server.views.topics import TopicView
 
-_Row = dict[str, Any]
 
-
-def of_topic(caller: Caller, row: _Row) -> _Row:
-    """A topic, without counts over its groups."""
+def of_topic(caller: Caller, topic: TopicInfo) -> TopicView:
+    """Show a topic. Without counts over its groups, if the caller is limited to some."""
+    shown = view(TopicView, topic)
     if caller.has_all_groups:
-        return row
-    return row | {"groups": None} | ({"dead": None} if row["semantics"] == "PUB_SUB" else {})
+        return shown
+    return msgspec.structs.replace(shown, groups=None, dead=None if topic.semantics == "PUB_SUB" else topic.dead)
 
 
-def of_message(caller: Caller, story: _Row) -> _Row:
-    """The story of a message, as the caller's groups have it. Where only others keep a copy, it is not there."""
-    if caller.has_all_groups or "deliveries" not in story:
-        return story
-    deliveries = [one for one in story["deliveries"] if caller.sees_group(one["group_name"])]
-    if not (story["retained"] or deliveries):
-        raise no_message(story["topic"], story["id"])
-    kept = {name: value for name, value in story.items() if name not in ("status", "settled_at")}
-    return kept | {
-        "deliveries": deliveries,
-        "required": [one for one in story["required"] if caller.sees_group(one)],
-        "completed": [one for one in story["completed"] if caller.sees_group(one)],
-    }
+def of_message(caller: Caller, story: QueueMessage | MessageStory) -> MessageStoryView:
+    """Show the story of a message at the caller's groups. If only others keep a copy, the message is not found."""
+    if caller.has_all_groups or isinstance(story, QueueMessage):
+        return story_view(story)
+    deliveries = [one for one in story.deliveries if caller.sees_group(one.group_name)]
+    if not (story.retained or deliveries):
+        raise no_message(story.topic, story.id)
+    seen = msgspec.structs.replace(
+        story,
+        deliveries=deliveries,
+        required=[one for one in story.required if caller.sees_group(one)],
+        completed=[one for one in story.completed if caller.sees_group(one)],
+    )
+    return msgspec.structs.replace(story_view(seen), status=UNSET, settled_at=UNSET)
 
 
 def no_message(topic: str, message_id: int) -> MessageNotFound:

@@ -6,22 +6,13 @@ from typing import Annotated
 
 from litestar.params import FromQuery, JSONBody, QueryParameter
 
-from postbus._db.statements.pages import Row
 from postbus.errors import InvalidOption
+from postbus.results.groups import CatchUpInfo, GroupInfo, GroupMetrics, RemovedGroup, Resurrection
 from postbus.server.paging import Cursor, Limit, next_of, place_of
 from postbus.server.routing import GroupName, InCall, TopicName, route
 from postbus.server.shapes import LogPosition, SeekBody, SubscribeBody
 from postbus.server.views.base import Count, view
-from postbus.server.views.groups import (
-    CatchUps,
-    CatchUpView,
-    GroupMetrics,
-    Groups,
-    GroupView,
-    RemovedGroup,
-    ResurrectedGroup,
-    SubscribedGroup,
-)
+from postbus.server.views.groups import CatchUps, CatchUpView, Groups, GroupView, SubscribedGroup
 from postbus.start import Start
 
 _TAG = "groups"
@@ -48,11 +39,11 @@ async def _page(call: InCall, cursor: str | None, limit: int, topic: str | None 
         after=(after[0], after[1], after[2]), limit=limit, topic=topic, topics=call.caller.topics,
         groups=call.caller.groups,
     )  # fmt: skip
-    return Groups(groups=[view(GroupView, row) for row in page.rows], next=next_of(page, _place))
+    return Groups(groups=[view(GroupView, one) for one in page.found], next=next_of(page, _place))
 
 
-def _place(row: Row) -> tuple[str, str, int]:
-    return row["topic"], row["group_name"], row["subscription_id"]
+def _place(one: GroupInfo | CatchUpInfo) -> tuple[str, str, int]:
+    return one.topic, one.group_name, one.subscription_id
 
 
 @route("PUT", _GROUP, errors=(404, 409), tag=_TAG)
@@ -76,7 +67,7 @@ async def show_group(call: InCall, topic: TopicName, group: GroupName) -> GroupV
 @route("GET", f"{_GROUP}/metrics", errors=(404, 409), tag=_TAG)
 async def group_metrics(call: InCall, topic: TopicName, group: GroupName) -> GroupMetrics:
     """What a group has done, how fast it is, and what is before it."""
-    return view(GroupMetrics, await call.admin.group_metrics(topic, group))
+    return await call.admin.group_metrics(topic, group)
 
 
 @route("DELETE", _GROUP, errors=(404, 409), tag=_TAG)
@@ -84,8 +75,7 @@ async def remove_group(
     call: InCall, topic: TopicName, group: GroupName, wait: Annotated[float, QueryParameter(ge=0, le=60)] = 5.0
 ) -> RemovedGroup:
     """Remove a group with all that belongs to it, once processes have settled what they have in hand, or after wait."""
-    told = await call.admin.remove_group(topic, group, wait=wait)
-    return RemovedGroup(removed=told["removed"], held=told["held"])
+    return await call.admin.remove_group(topic, group, wait=wait)
 
 
 @route("POST", f"{_GROUP}/pause", errors=(404, 409), tag=_TAG)
@@ -111,15 +101,14 @@ async def cancel_group(call: InCall, topic: TopicName, group: GroupName) -> None
 @route("POST", f"{_GROUP}/resurrect", errors=(404, 409), tag=_TAG)
 async def resurrect_group(
     call: InCall, topic: TopicName, group: GroupName, catch_up: FromQuery[bool] = True
-) -> ResurrectedGroup:
+) -> Resurrection:
     """Bring a DEAD group back: where it stood, or, without catch_up, with what comes from now on.
 
     Without catch_up it takes the role admin: the group does not get what it missed.
     """
     if not catch_up:
         call.caller.check_role(("admin",))
-    told = await call.admin.resurrect_group(topic, group, catch_up=catch_up)
-    return ResurrectedGroup(missed=told["missed"], skipped=told["skipped"])
+    return await call.admin.resurrect_group(topic, group, catch_up=catch_up)
 
 
 @route("POST", f"{_GROUP}/seek", errors=(404, 409), tag=_TAG)
@@ -149,14 +138,14 @@ async def list_catch_ups(call: InCall, cursor: Cursor = None, limit: Limit = 100
     page = await store.catch_up_page(
         after=(after[0], after[1], after[2]), limit=limit, topics=call.caller.topics, groups=call.caller.groups
     )
-    return CatchUps(catch_ups=[view(CatchUpView, row) for row in page.rows], next=next_of(page, _place))
+    return CatchUps(catch_ups=[view(CatchUpView, one) for one in page.found], next=next_of(page, _place))
 
 
 @route("GET", f"{_GROUP}/catch-ups", errors=(404, 409), tag=_TAG)
 async def group_catch_ups(call: InCall, topic: TopicName, group: GroupName) -> CatchUps:
     """The history that a group works through, or has."""
     await call.admin.group(topic, group)
-    return CatchUps(catch_ups=[view(CatchUpView, row) for row in await call.admin.catch_ups(topic, group)])
+    return CatchUps(catch_ups=[view(CatchUpView, one) for one in await call.admin.catch_ups(topic, group)])
 
 
 @route("POST", f"{_GROUP}/catch-ups/cancel", status=204, errors=(404, 409), tag=_TAG)

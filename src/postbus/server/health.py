@@ -9,7 +9,7 @@ from litestar import Request
 from litestar.params import FromQuery, JSONBody, QueryParameter
 from msgspec import UNSET
 
-from postbus._db.statements.admin import like
+from postbus._db.patterns import likes
 from postbus.errors import NotAllowed
 from postbus.options import as_timedelta
 from postbus.server.context import ServerContext
@@ -17,7 +17,7 @@ from postbus.server.group_limits import of_findings
 from postbus.server.routing import InCall, route
 from postbus.server.shapes import GroupLimits
 from postbus.server.views.base import Health, Welcome, view
-from postbus.server.views.health import HealthLimitsView, SweepHealth, SystemHealth
+from postbus.server.views.health import HealthLimitsView, SweepHealthView, SystemHealthView
 
 _TAG = "health"
 
@@ -45,15 +45,15 @@ async def readyz(request: Request[Any, Any, Any]) -> Health:
 @route("GET", "/v1/health", tag=_TAG)
 async def show_health(
     call: InCall, stuck_after: Annotated[float, QueryParameter(gt=0, description="Seconds.")] = 3600.0
-) -> SystemHealth:
+) -> SystemHealthView:
     """What is wrong with groups, and whether sweeping keeps up. Always 200: look at healthy."""
     store = await call.bus.connect()
     longest = as_timedelta(stuck_after, name="stuck_after")
-    findings = list(of_findings(call.caller, await store.group_findings(longest, like(call.caller.topics))))
+    findings = list(of_findings(call.caller, await store.group_findings(longest, likes(call.caller.topics))))
     sees_all = call.caller.has_all_topics and call.caller.has_all_groups
-    sweeping = view(SweepHealth, await store.sweep_health()) if sees_all else None
+    sweeping = view(SweepHealthView, await store.sweep_health()) if sees_all else None
     is_well = all(one.level == "info" for one in findings) and (sweeping is None or sweeping.healthy)
-    return SystemHealth(healthy=is_well, findings=findings, sweeping=sweeping)
+    return SystemHealthView(healthy=is_well, findings=findings, sweeping=sweeping)
 
 
 @route("GET", "/v1/health/limits", tag=_TAG)

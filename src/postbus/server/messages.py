@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+from collections.abc import Sequence
 from typing import Annotated
 
 from litestar.params import FromQuery, HeaderParameter, JSONBody
@@ -13,17 +14,18 @@ from msgspec import UNSET, UnsetType
 from postbus._content.codec import check_json
 from postbus._content.content_types import BYTES, JSON, TEXT, is_json
 from postbus._content.outgoing import outgoing
-from postbus._db.statements.pages import LAST, Page
+from postbus._db.statements.pages import LAST
 from postbus.errors import InvalidPayload
 from postbus.message import Outgoing
 from postbus.options import as_timedelta
+from postbus.results.messages import LogMessage, QueueMessage
 from postbus.server.follow import follow
 from postbus.server.group_limits import of_message
 from postbus.server.paging import MOST_BYTES, AfterId, Cursor, Limit, next_of, place_of
 from postbus.server.routing import InCall, MessageId, TopicName, route
 from postbus.server.shapes import NewMessage
 from postbus.server.views.consuming import PushedIds
-from postbus.server.views.messages import BrowsedMessage, Messages, MessageStory, message_view
+from postbus.server.views.messages import BrowsedMessage, Messages, MessageStoryView, message_view
 
 _TAG = "messages"
 
@@ -53,28 +55,28 @@ async def browse_messages(
     ones.
     """
     store = await call.bus.connect()
-    page: Page
+    found: Sequence[QueueMessage | LogMessage]
     if await call.admin.semantics(topic) == "PUB_SUB":
         start = (LAST, 0) if newest else (0, -1)
         place = place_of(cursor, start)
-        page = await store.log_page(
+        in_log = await store.log_page(
             topic, after=(place[0], place[1]), after_id=int(after_id), limit=limit, max_bytes=MOST_BYTES, newest=newest
         )
-        following = next_of(page, lambda row: (row["sequence"], row["index"]), newest=newest)
+        found, following = in_log.found, next_of(in_log, lambda one: (one.sequence, one.index), newest=newest)
     else:
         after, [last] = int(after_id), place_of(cursor, (LAST if newest else 0,))
         after, before = (after, last) if newest else (max(after, last), LAST)
-        page = await store.queue_page(
+        queued = await store.queue_page(
             topic, after=after, before=before, limit=limit, max_bytes=MOST_BYTES, newest=newest
         )
-        following = next_of(page, lambda row: (row["id"],), newest=newest)
-    return Messages(messages=[message_view(BrowsedMessage, row) for row in page.rows], next=following)
+        found, following = queued.found, next_of(queued, lambda one: (one.id,), newest=newest)
+    return Messages(messages=[message_view(BrowsedMessage, one) for one in found], next=following)
 
 
 @route("GET", "/v1/topics/{topic:str}/messages/{message_id:str}", errors=(404,), tag=_TAG)
-async def show_message(call: InCall, topic: TopicName, message_id: MessageId) -> MessageStory:
+async def show_message(call: InCall, topic: TopicName, message_id: MessageId) -> MessageStoryView:
     """The story of a message: what it is, where it is, and of a PUB_SUB topic's what became of it at each group."""
-    return message_view(MessageStory, of_message(call.caller, await call.admin.message(topic, int(message_id))))
+    return of_message(call.caller, await call.admin.message(topic, int(message_id)))
 
 
 @route("GET", "/v1/topics/{topic:str}/follow", errors=(404,), tag=_TAG, media_type="text/event-stream")

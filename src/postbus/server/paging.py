@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import msgspec
 from litestar.params import QueryParameter
 
-from postbus._db.statements.pages import Page, Row
+from postbus._db.statements.pages import Page, S
 from postbus.errors import InvalidInput
 
 MOST_BYTES = 8 << 20
@@ -25,11 +25,11 @@ Cursor = Annotated[
 ]
 
 
-def next_of(page: Page, place: Callable[[Row], Sequence[Any]], *, newest: bool = False) -> str | None:
+def next_of(page: Page[S], place: Callable[[S], Sequence[Any]], *, newest: bool = False) -> str | None:
     """The cursor that leads to the next page. None where there is none."""
     if not page.more:
         return None
-    told = msgspec.json.encode(list(place(page.rows[0 if newest else -1])))
+    told = msgspec.json.encode(list(place(page.found[0 if newest else -1])))
     return base64.urlsafe_b64encode(told).decode().rstrip("=")
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from postbus.server.paging import Cursor, Limit, next_of, place_of
 from postbus.server.routing import InCall, route
-from postbus.server.views.access import Tokens, TokenView
-from postbus.server.views.base import view
+from postbus.server.views.access import Tokens
 
 _TAG = "tokens"
 
@@ -19,7 +18,7 @@ async def list_tokens(call: InCall, cursor: Cursor = None, limit: Limit = 1000) 
     [after] = place_of(cursor, ("",))
     store = await call.bus.connect()
     page = await store.token_page(after=after, limit=limit)
-    return Tokens(tokens=[view(TokenView, row) for row in page.rows], next=next_of(page, lambda row: (row["id"],)))
+    return Tokens(tokens=page.found, next=next_of(page, lambda one: (one.id,)))
 
 
 ROUTES = [list_tokens]

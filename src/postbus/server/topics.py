@@ -12,7 +12,7 @@ from postbus.server.group_limits import of_topic
 from postbus.server.paging import Cursor, Limit, next_of, place_of
 from postbus.server.routing import InCall, TopicName, route
 from postbus.server.shapes import NewTopic, PurgeBody, TopicSettings
-from postbus.server.views.base import Count, view
+from postbus.server.views.base import Count
 from postbus.server.views.topics import Topics, TopicView
 
 _TAG = "topics"
@@ -24,8 +24,8 @@ async def list_topics(call: InCall, cursor: Cursor = None, limit: Limit = 1000) 
     [after] = place_of(cursor, ("",))
     store = await call.bus.connect()
     page = await store.topic_page(after=after, limit=limit, topics=call.caller.topics)
-    following = next_of(page, lambda row: (row["name"],))
-    return Topics(topics=[view(TopicView, of_topic(call.caller, row)) for row in page.rows], next=following)
+    following = next_of(page, lambda one: (one.name,))
+    return Topics(topics=[of_topic(call.caller, one) for one in page.found], next=following)
 
 
 @route("POST", "/v1/topics", status=201, errors=(409,), tag=_TAG)
@@ -84,7 +84,7 @@ def _given(settings: TopicSettings) -> Any:
 
 
 async def _shown(call: InCall, topic: str) -> TopicView:
-    return view(TopicView, of_topic(call.caller, await call.admin.topic(topic)))
+    return of_topic(call.caller, await call.admin.topic(topic))
 
 
 ROUTES = [list_topics, create_topic, show_topic, set_topic, delete_topic, pause_topic, resume_topic, purge_topic]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from importlib.util import find_spec
-from typing import Annotated, Any
+from typing import Annotated
 from urllib.parse import urlsplit
 
 import msgspec
@@ -12,6 +12,7 @@ from litestar.params import JSONBody, PathParameter
 from postbus._admin.access import no_webhook
 from postbus.errors import InvalidOption, NotServed
 from postbus.relay.webhook import check_secret
+from postbus.results.access import WebhookInfo
 from postbus.server.paging import Cursor, Limit, next_of, place_of
 from postbus.server.routing import InCall, route
 from postbus.server.shapes import NewWebhook, WebhookSettings
@@ -28,8 +29,8 @@ async def list_webhooks(call: InCall, cursor: Cursor = None, limit: Limit = 1000
     [after] = place_of(cursor, ("",))
     store = await call.bus.connect()
     page = await store.webhook_page(after=after, limit=limit, topics=call.caller.topics, groups=call.caller.groups)
-    following = next_of(page, lambda row: (row["name"],))
-    return Webhooks(webhooks=[view(WebhookView, row) for row in page.rows], next=following)
+    following = next_of(page, lambda one: (one.name,))
+    return Webhooks(webhooks=[view(WebhookView, one) for one in page.found], next=following)
 
 
 @route("POST", "/v1/webhooks", status=201, errors=(409,), tag=_TAG)
@@ -43,7 +44,7 @@ async def create_webhook(call: InCall, data: JSONBody[NewWebhook]) -> CreatedWeb
         timeout=data.timeout, enabled=data.enabled,
     )  # fmt: skip
     await call.server.webhooks_changed()
-    return view(CreatedWebhook, await call.admin.webhook(data.name) | {"secret": secret})
+    return view(CreatedWebhook, await call.admin.webhook(data.name), secret=secret)
 
 
 @route("GET", "/v1/webhooks/{webhook:str}", errors=(404,), tag=_TAG)
@@ -95,17 +96,17 @@ def _host(url: str) -> str:
 
 async def _own(call: InCall, name: str) -> WebhookView:
     """A webhook of one of the caller's topics and groups. Of others it is not told that they are there."""
-    row = await call.admin.webhook(name)
-    if not _is_own(call, row):
+    found = await call.admin.webhook(name)
+    if not _is_own(call, found):
         raise no_webhook(name)
-    return view(WebhookView, row)
+    return view(WebhookView, found)
 
 
-def _is_own(call: InCall, row: dict[str, Any]) -> bool:
+def _is_own(call: InCall, webhook: WebhookInfo) -> bool:
     """Whether its topic and its group are the caller's; a consumer of a QUEUE has no group."""
-    group = row["group_name"]
+    group = webhook.group_name
     is_of_group = call.caller.has_all_groups if group is None else call.caller.sees_group(group)
-    return is_of_group and call.caller.sees(row["topic"])
+    return is_of_group and call.caller.sees(webhook.topic)
 
 
 ROUTES = [list_webhooks, create_webhook, show_webhook, set_webhook, delete_webhook]

@@ -12,7 +12,7 @@ from postbus._content.identity import EVENT_ID
 from postbus.health import GroupFinding
 from postbus.server.views.base import View
 from postbus.server.views.groups import GroupView
-from postbus.server.views.health import SweepHealth
+from postbus.server.views.health import SweepHealthView
 from postbus.server.views.messages import ObservedMessage
 
 A = TypeVar("A")
@@ -40,7 +40,7 @@ def without_payloads(answer: A) -> A:
         changes["problem"] = f"its sink {answer.sink} is away"
     elif isinstance(answer, GroupFinding) and answer.kind == "sink":
         changes["text"] = "its sink is away"
-    elif isinstance(answer, SweepHealth) and _FAILED in (answer.reason or ""):
+    elif isinstance(answer, SweepHealthView) and _FAILED in (answer.reason or ""):
         changes["reason"] = "a job of sweeping has failed"
     return msgspec.structs.replace(answer, **changes)
 

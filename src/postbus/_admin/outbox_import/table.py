@@ -5,14 +5,16 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import asyncpg
 
 from postbus._db.commit import committed
 from postbus.errors import InvalidInput
 
-FAN_OUT, SIMPLE = "fan-out", "simple"
+Layout = Literal["fan-out", "simple"]
+FAN_OUT: Layout = "fan-out"
+SIMPLE: Layout = "simple"
 LAYOUTS = (FAN_OUT, SIMPLE)
 
 NOT_NEEDED, NEEDED, TRIED = "0", "1", "r"
@@ -109,7 +111,7 @@ async def find_table(conn: Any, name: str) -> OutboxTable | None:
 class Outbox(ABC):
     """An outbox table of a known layout."""
 
-    layout: str
+    layout: Layout
     needed: tuple[tuple[str, ...], ...]
     """The columns that it must have; any one of those that stand together."""
 

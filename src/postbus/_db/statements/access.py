@@ -7,6 +7,8 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from postbus._db.database import Database
+from postbus._db.rows import as_structs
+from postbus.results.access import TokenInfo, WebhookInfo
 
 
 class HttpStore(Database):
@@ -37,8 +39,8 @@ class HttpStore(Database):
         )
         return expires_at
 
-    async def tokens(self) -> list[dict[str, Any]]:
-        return await self._rows("select * from postbus.tokens order by created_at, id")
+    async def tokens(self) -> list[TokenInfo]:
+        return as_structs(TokenInfo, await self._rows("select * from postbus.tokens order by created_at, id"))
 
     async def revoke_token(self, token_id: str) -> None:
         await self._act("select postbus.revoke_token($1)", token_id)
@@ -67,10 +69,11 @@ class HttpStore(Database):
     async def delete_webhook(self, name: str) -> None:
         await self._act("select postbus.delete_webhook($1)", name)
 
-    async def webhooks(self, name: str | None = None) -> list[dict[str, Any]]:
-        return await self._rows(
+    async def webhooks(self, name: str | None = None) -> list[WebhookInfo]:
+        rows = await self._rows(
             "select * from postbus.webhooks where $1::text is null or name = $1 order by name", name
         )
+        return as_structs(WebhookInfo, rows)
 
     async def webhooks_to_run(self) -> list[dict[str, Any]]:
         return await self._rows("select * from postbus.webhooks_to_run()")

@@ -3,18 +3,38 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Any
 
 from postbus._db.database import Database
+from postbus._db.rows import as_struct, as_structs
 from postbus.errors import PostbusError
 from postbus.health import GroupFinding, as_limits, look_at_groups
-from postbus.message import Message
+from postbus.options import Semantics
+from postbus.results.groups import (
+    CatchUpInfo,
+    GroupInfo,
+    GroupMetrics,
+    GroupState,
+    MemberInfo,
+    RemovedGroup,
+    Resurrection,
+)
+from postbus.results.health import (
+    GroupHealthLimits,
+    GroupNearTimeout,
+    Inconsistency,
+    StuckMessages,
+    SweepHealth,
+    SweepJob,
+    SweepSettings,
+    UnclaimedMessages,
+)
+from postbus.results.topics import MoveProgress, QueueBacklog, SinkAway, TopicInfo, WorkerInfo
 
-_OF_OPERATORS = {"PAUSED": "pause_group", "ACTIVE": "resume_group"}
+_OF_OPERATORS: dict[GroupState, str] = {"PAUSED": "pause_group", "ACTIVE": "resume_group"}
 """The functions that the role operator may call. All other changes of state are for administrators."""
 
 
@@ -38,8 +58,8 @@ class AdminStore(Database):
 
     async def move_topic(
         self, name: str, groups: Sequence[str], options: Mapping[str, Any], *, hand_over: bool, dry_run: bool
-    ) -> dict[str, Any]:
-        rows = await self._act_rows(
+    ) -> QueueBacklog:
+        [row] = await self._act_rows(
             "select * from postbus.move_topic($1, $2, $3, $4, $5)",
             name,
             groups,
@@ -47,12 +67,12 @@ class AdminStore(Database):
             hand_over,
             dry_run,
         )
-        return rows[0]
+        return as_struct(QueueBacklog, row)
 
-    async def continue_move(self, name: str) -> dict[str, Any] | None:
+    async def continue_move(self, name: str) -> MoveProgress | None:
         """Continue the migration of a topic. None while another session does, or if there is none."""
         rows = await self._rows("select * from postbus.continue_moves($1)", name)
-        return rows[0] if rows else None
+        return as_struct(MoveProgress, rows[0]) if rows else None
 
     async def pause_topic(self, name: str) -> None:
         await self._act("select postbus.pause_topic($1)", name)
@@ -68,7 +88,7 @@ class AdminStore(Database):
 
     async def topics(
         self, name: str | None = None, *, namespace: str | None = None, task: str | None = None
-    ) -> list[dict[str, Any]]:
+    ) -> list[TopicInfo]:
         rows = await self._rows(
             "select * from postbus.topics where ($1::text is null or name = $1) "
             "and ($2::text is null or namespace = $2) and ($3::text is null or task = $3) order by name",
@@ -76,88 +96,39 @@ class AdminStore(Database):
             namespace,
             task,
         )
-        return [{column: value for column, value in row.items() if column != "topic_id"} for row in rows]
+        return as_structs(TopicInfo, rows)
 
-    async def semantics(self, name: str | None = None) -> dict[str, str]:
+    async def semantics(self, name: str | None = None) -> dict[str, Semantics]:
         """The semantics of a topic, or of all. Unlike `topics` it counts no messages, which takes long if many wait."""
         rows = await self._rows("select name, semantics from postbus.topics where $1::text is null or name = $1", name)
         return {row["name"]: row["semantics"] for row in rows}
 
-    async def workers(self) -> list[dict[str, Any]]:
-        return await self._rows("select * from postbus.workers order by name")
+    async def workers(self) -> list[WorkerInfo]:
+        return as_structs(WorkerInfo, await self._rows("select * from postbus.workers order by name"))
 
-    async def sinks_away(self) -> list[dict[str, Any]]:
-        return await self._rows("select * from postbus.sinks_away order by topic, group_name, since")
+    async def sinks_away(self) -> list[SinkAway]:
+        rows = await self._rows("select * from postbus.sinks_away order by topic, group_name, since")
+        return as_structs(SinkAway, rows)
 
-    async def messages(self, topic: str, *, after_id: int, limit: int, newest: bool) -> list[dict[str, Any]]:
-        chosen = "select * from postbus.messages where topic_id = postbus.topic_id($1) and id > $2 order by id"
-        if newest:
-            chosen += " desc"
-        return await self._rows(f"select * from ({chosen} limit $3) as chosen order by id", topic, after_id, limit)
+    # groups
 
-    # dead letters
-
-    async def dead_letters(
-        self,
-        topic: str | None,
-        group: str | None = None,
-        *,
-        groups: Sequence[str] | None = None,
-        limit: int,
-        after_id: int = 0,
-    ) -> list[dict[str, Any]]:
-        # With ties: several groups may have given the same message up, and the next page begins after its id.
-        return await self._rows(
-            "select * from (select * from postbus.dead_letters "
-            "where ($1::text is null or topic_id = postbus.topic_id($1)) and ($4::text is null or group_name = $4) "
-            "and ($5::text[] is null or group_name is null or group_name like any ($5)) "
-            "and id > $2 order by id fetch first $3 rows with ties) as page "
-            "order by id, topic, group_name",
-            topic,
-            after_id,
-            limit,
-            group,
-            like(groups),
-        )
-
-    async def dead_letters_by_id(self, message_id: int, groups: Sequence[str] | None = None) -> list[dict[str, Any]]:
-        """The dead letters of a message: several if several groups gave it up."""
-        return await self._rows(
-            "select * from postbus.dead_letters where id = $1 "
-            "and ($2::text[] is null or group_name is null or group_name like any ($2)) order by topic, group_name",
-            message_id,
-            like(groups),
-        )
-
-    async def redrive(self, topic: str, filters: Mapping[str, Any]) -> int:
-        named = ", ".join(f"{name} => ${number}" for number, name in enumerate(filters, 2))
-        return int(
-            await self._act(f"select postbus.redrive($1{', ' if named else ''}{named})", topic, *filters.values())
-        )
-
-    async def purge_dead_letters(
-        self, topic: str, *, ids: Sequence[int] | None, died_before: datetime | None, dry_run: bool, group: str | None
-    ) -> int:
-        sql = "select postbus.purge_dead_letters($1, $2, $3, $4, $5)"
-        return int(await self._act(sql, topic, ids, died_before, dry_run, group))
-
-    # groups and the log
-
-    async def groups(self, topic: str | None, group: str | None) -> list[dict[str, Any]]:
-        return await self._rows(
+    async def groups(self, topic: str | None, group: str | None) -> list[GroupInfo]:
+        rows = await self._rows(
             "select * from postbus.groups "
             "where ($1::text is null or topic = $1) and ($2::text is null or group_name = $2) "
             "order by topic, group_name, subscription_id",
             topic,
             group,
         )
+        return [group_info(row) for row in rows]
 
-    async def members(self, topic: str, group: str) -> list[dict[str, Any]]:
-        return await self._rows(
+    async def members(self, topic: str, group: str) -> list[MemberInfo]:
+        rows = await self._rows(
             "select * from postbus.members where topic = $1 and group_name = $2 order by name", topic, group
         )
+        return as_structs(MemberInfo, rows)
 
-    async def set_group_state(self, topic: str, group: str, state: str) -> None:
+    async def set_group_state(self, topic: str, group: str, state: GroupState) -> None:
         function = _OF_OPERATORS.get(state)
         if function is None:
             await self._act("select postbus.set_group_state($1, $2, $3)", topic, group, state)
@@ -173,13 +144,14 @@ class AdminStore(Database):
             )
         )
 
-    async def catch_ups(self, topic: str | None, group: str | None) -> list[dict[str, Any]]:
-        return await self._rows(
+    async def catch_ups(self, topic: str | None, group: str | None) -> list[CatchUpInfo]:
+        rows = await self._rows(
             "select * from postbus.catch_ups where ($1::text is null or topic = $1) "
             "and ($2::text is null or group_name = $2) order by topic, group_name, started_at",
             topic,
             group,
         )
+        return as_structs(CatchUpInfo, rows)
 
     async def set_catch_up(self, topic: str, group: str, *, is_wanted: bool) -> None:
         if is_wanted:
@@ -187,140 +159,90 @@ class AdminStore(Database):
         else:
             await self._act("select postbus.set_catch_up($1, $2, false)", topic, group)
 
-    async def resurrect_group(self, topic: str, group: str, *, catch_up: bool) -> list[dict[str, Any]]:
-        if catch_up:
-            return await self._act_rows("select missed, skipped from postbus.resurrect_group($1, $2)", topic, group)
-        return await self._act_rows(
-            "select r.missed, r.skipped from postbus.groups g "
-            "cross join lateral postbus.resurrect(array[g.subscription_id], false) as r "
-            "where g.topic = $1 and g.group_name = $2 and g.state = 'DEAD'",
-            topic,
-            group,
-        )
+    async def resurrect_group(self, topic: str, group: str, *, catch_up: bool) -> Resurrection | None:
+        """Bring a group back to life. None if there is no DEAD group of this name."""
+        sql = "select missed, skipped from postbus.resurrect_group($1, $2)"
+        if not catch_up:
+            sql = (
+                "select r.missed, r.skipped from postbus.groups g "
+                "cross join lateral postbus.resurrect(array[g.subscription_id], false) as r "
+                "where g.topic = $1 and g.group_name = $2 and g.state = 'DEAD'"
+            )
+        rows = await self._act_rows(sql, topic, group)
+        return as_struct(Resurrection, rows[0]) if rows else None
 
-    async def deliveries(self, topic: str, message_id: int) -> list[dict[str, Any]]:
-        return await self._rows("select * from postbus.deliveries_of($1, $2)", topic, message_id)
-
-    async def message_state(self, topic: str, message_id: int) -> dict[str, Any]:
-        [row] = await self._rows("select * from postbus.message_state($1, $2)", topic, message_id)
-        return row
-
-    async def group_metrics(self, topic: str, group: str) -> dict[str, Any]:
+    async def group_metrics(self, topic: str, group: str) -> GroupMetrics:
         [row] = await self._rows("select * from postbus.group_metrics($1, $2)", topic, group)
-        return row
+        return as_struct(GroupMetrics, row)
 
-    async def remove_group(self, topic: str, group: str, *, force: bool) -> dict[str, Any]:
+    async def remove_group(self, topic: str, group: str, *, force: bool) -> RemovedGroup:
         [row] = await self._act_rows("select * from postbus.remove_group($1, $2, $3)", topic, group, force)
-        return row
+        return as_struct(RemovedGroup, row)
 
     async def force_complete(
         self, topic: str, older_than: timedelta, group: str | None, *, dry_run: bool
-    ) -> list[dict[str, Any]]:
-        return await self._act_rows(
+    ) -> dict[str, int]:
+        """Move groups on. Returns how many messages each group skips."""
+        rows = await self._act_rows(
             "select * from postbus.force_complete($1, $2, $3, $4)", topic, older_than, group, dry_run
         )
+        return {row["name"]: row["messages"] for row in rows}
 
-    async def groups_near_timeout(self, share: float) -> list[dict[str, Any]]:
-        return await self._rows("select * from postbus.groups_near_timeout($1)", share)
+    async def groups_near_timeout(self, share: float) -> list[GroupNearTimeout]:
+        return as_structs(GroupNearTimeout, await self._rows("select * from postbus.groups_near_timeout($1)", share))
 
-    async def stuck_messages(self, older_than: timedelta) -> list[dict[str, Any]]:
-        return await self._rows("select * from postbus.stuck_messages($1)", older_than)
+    async def stuck_messages(self, older_than: timedelta) -> list[StuckMessages]:
+        return as_structs(StuckMessages, await self._rows("select * from postbus.stuck_messages($1)", older_than))
 
-    async def zero_subscription_messages(self) -> list[dict[str, Any]]:
-        return await self._rows("select * from postbus.zero_subscription_messages()")
+    async def zero_subscription_messages(self) -> list[UnclaimedMessages]:
+        return as_structs(UnclaimedMessages, await self._rows("select * from postbus.zero_subscription_messages()"))
 
     async def group_findings(self, stuck_after: timedelta, topics: Sequence[str] | None = None) -> list[GroupFinding]:
         return await look_at_groups(self._rows, stuck_after, topics)
 
-    async def health_limits(self, topic: str | None, group: str | None) -> dict[str, Any]:
+    async def health_limits(self, topic: str | None, group: str | None) -> GroupHealthLimits:
         [row] = await self._rows(
             "select * from postbus.health_limits(coalesce($1, ''), coalesce($2, ''))", topic, group
         )
-        return as_limits(row)
+        return GroupHealthLimits(**as_limits(row))
 
     async def set_health_limits(self, topic: str | None, group: str | None, limits: Mapping[str, Any]) -> None:
         await self._act("select postbus.set_health_limits($1, $2, $3)", json.dumps(limits), topic, group)
 
-    async def inconsistencies(self) -> list[dict[str, Any]]:
-        return await self._rows("select * from postbus.inconsistencies()")
-
-    async def log_message(self, topic: str, message_id: int) -> dict[str, Any]:
-        [row] = await self._rows("select * from postbus.log_message($1, $2)", topic, message_id)
-        return row
-
-    async def copies_of(self, topic: str, message_id: int) -> list[dict[str, Any]]:
-        return await self._rows("select * from postbus.copies_of($1, $2)", topic, message_id)
-
-    async def queue_message(self, topic: str, message_id: int) -> list[dict[str, Any]]:
-        return await self._rows(
-            "select * from postbus.messages where topic_id = postbus.topic_id($1) and id = $2", topic, message_id
-        )
+    async def inconsistencies(self) -> list[Inconsistency]:
+        return as_structs(Inconsistency, await self._rows("select * from postbus.inconsistencies()"))
 
     async def rebase(self, *, as_copy: bool) -> int:
         count = int(await self._act("select postbus.rebase($1)", as_copy))
         self.source = await self._run("select postbus.source()::text")
         return count
 
-    async def log(
-        self, topic: str, *, after_id: int, after: tuple[int, int] | None, limit: int, newest: bool
-    ) -> list[dict[str, Any]]:
-        position, index = after or (0, -1)
-        order = "sequence desc, index desc" if newest else "sequence, index" if after else "id"
-        return await self._rows(
-            "select * from (select * from postbus.log where topic = $1 and id > $2 "
-            f"and sequence >= $3 and (sequence > $3 or index > $4) order by {order} limit $5) as chosen "
-            f"order by {'sequence, index' if newest or after else 'id'}",
-            topic,
-            after_id,
-            position,
-            index,
-            limit,
-        )
-
-    async def retained(
-        self, topic: str, filters: Mapping[str, Any], after: tuple[int, int], limit: int
-    ) -> list[tuple[tuple[int, int], Message]]:
-        """Retained messages, each with its sequence and index."""
-        given = {**filters, "after_sequence": after[0], "after_index": after[1], "max_count": limit}
-        named = ", ".join(f"{name} => ${number}" for number, name in enumerate(given, 2))
-        rows = await self._rows(f"select * from postbus.retained($1, {named})", topic, *given.values())
-        return [((row["at_sequence"], row["at_index"]), _message(topic, row, self.source)) for row in rows]
-
     # sweeping
 
-    async def sweeping(self) -> dict[str, Any]:
+    async def sweeping(self) -> SweepSettings:
         [row] = await self._rows("select * from postbus.sweeping()")
-        return row
+        return as_struct(SweepSettings, row)
 
     async def set_sweeping(self, options: Mapping[str, Any]) -> None:
         await self._act("select postbus.set_sweeping($1)", json.dumps(options))
 
-    async def sweep_health(self) -> dict[str, Any]:
+    async def sweep_health(self) -> SweepHealth:
         [row] = await self._rows("select * from postbus.sweep_health()")
-        return row
+        return as_struct(SweepHealth, row)
 
-    async def sweep_jobs(self) -> list[dict[str, Any]]:
-        return await self._rows("select * from postbus.sweep_jobs order by job")
-
-
-def like(patterns: Sequence[str] | None) -> list[str] | None:
-    """Convert patterns in which * stands for any text to those of LIKE; None if they match everything."""
-    if patterns is None or "*" in patterns:
-        return None
-    return [re.sub(r"([\\%_])", r"\\\1", one).replace("*", "%") for one in patterns]
+    async def sweep_jobs(self) -> list[SweepJob]:
+        return as_structs(SweepJob, await self._rows("select * from postbus.sweep_jobs order by job"))
 
 
-def _message(topic: str, row: Mapping[str, Any], source: str) -> Message:
-    return Message(
-        id=row["id"],
-        topic=topic,
-        payload=row["payload"],
-        content_type=row["content_type"],
-        key=row["key"],
-        headers=json.loads(row["headers"] or "{}"),
-        correlation_id=row["correlation_id"],
-        priority=4,
-        attempt=1,
-        published_at=row["published_at"],
-        source=source,
+def group_info(row: Mapping[str, Any]) -> GroupInfo:
+    """Make a result of a row of postbus.groups."""
+    seconds = row["lag_seconds"]
+    return as_struct(
+        GroupInfo,
+        {
+            **row,
+            "lag_seconds": None if seconds is None else max(float(seconds), 0.0),
+            "workers": row["workers"] or [],
+            "members": row["members"] or [],
+        },
     )

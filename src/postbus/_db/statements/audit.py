@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
 from postbus._db.database import Database
+from postbus._db.patterns import like
+from postbus._db.rows import as_struct
+from postbus.results.access import AuditEntry
 
 _ENTRIES = """
     select * from postbus.audit
@@ -39,24 +41,20 @@ class AuditStore(Database):
         before_id: int | None,
         limit: int,
         newest: bool,
-    ) -> list[dict[str, Any]]:
+    ) -> list[AuditEntry]:
         """Entries of the audit log, the newest or the oldest first, that match one of the patterns in each list."""
         rows = await self._rows(
             _ENTRIES.format(direction="desc" if newest else "asc"),
             since, until, actor, action, topic, group, _likes(topics), _likes(groups), after_id, before_id, limit,
         )  # fmt: skip
-        return [row | _readable(row) for row in rows]
+        return [_entry(row) for row in rows]
 
 
-def _readable(row: dict[str, Any]) -> dict[str, Any]:
-    values = {name: row[name] and json.loads(row[name]) for name in ("given", "before", "after")}
-    return values | {"address": None if row["address"] is None else str(row["address"]).partition("/")[0]}
+def _entry(row: dict[str, Any]) -> AuditEntry:
+    address = None if row["address"] is None else str(row["address"]).partition("/")[0]
+    return as_struct(AuditEntry, row | {"address": address})
 
 
 def _likes(patterns: Sequence[str] | None) -> list[str] | None:
-    """Convert patterns in which * stands for any text to those of LIKE."""
-    return None if patterns is None else [_like(one) for one in patterns]
-
-
-def _like(pattern: str) -> str:
-    return pattern.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_").replace("*", "%")
+    """Patterns for LIKE. Unlike `likes`, all of them: an entry without a topic fits none, not even *."""
+    return None if patterns is None else [like(one) for one in patterns]

@@ -16,6 +16,8 @@ from postbus._db.error_map import may_have_crashed
 from postbus.catch_up import CatchUp
 from postbus.errors import DatabaseUnavailable
 from postbus.message import Message
+from postbus.options import OnFailure
+from postbus.results.groups import GroupState
 from postbus.start import Start
 
 # After a crash the server gives out transaction ids again that nothing durable had. So positions that were read but not
@@ -43,7 +45,7 @@ class SubscriptionInfo(NamedTuple):
     """A group's subscription to one topic, as its members need it."""
 
     id: int
-    state: str
+    state: GroupState
     lease: timedelta
     heartbeat: timedelta
     is_new: bool
@@ -106,7 +108,7 @@ class LogStore(Database):
     # joining, and lanes
 
     async def subscribe(
-        self, topic: str, group: str, start: Start, on_failure: str, catch_up: CatchUp | None = None
+        self, topic: str, group: str, start: Start, on_failure: OnFailure, catch_up: CatchUp | None = None
     ) -> SubscriptionInfo:
         async with self.acting(repeatable=True) as conn:
             row = await conn.fetchrow(

@@ -6,22 +6,28 @@ The database leaves out rows that a caller may not see, so the time for a page d
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Generic, TypeVar
 
 import msgspec
 
 from postbus._db.database import Database
-from postbus._db.statements.admin import like
+from postbus._db.patterns import likes
+from postbus._db.rows import Row, as_struct, as_structs
+from postbus._db.statements.admin import group_info
+from postbus.results.access import TokenInfo, WebhookInfo
+from postbus.results.groups import CatchUpInfo, GroupInfo
+from postbus.results.messages import DeadLetterInfo, LogMessage, QueueMessage
+from postbus.results.topics import TopicInfo
 
 LAST = (1 << 63) - 1
 
-Row = dict[str, Any]
+S = TypeVar("S", bound=msgspec.Struct)
 
 
-class Page(msgspec.Struct):
-    """Some rows, and whether there are more."""
+class Page(msgspec.Struct, Generic[S]):
+    """Some results, and whether there are more."""
 
-    rows: list[Row]
+    found: list[S]
     more: bool
 
 
@@ -103,12 +109,12 @@ class PageStore(Database):
         max_bytes: int,
         newest: bool = False,
         payloads: bool = True,
-    ) -> Page:
+    ) -> Page[QueueMessage]:
         """Messages of a QUEUE with ids between two others, in their order: the first ones or the newest."""
         order = "desc" if newest else "asc"
-        size, columns = (_SIZE, _MESSAGE) if payloads else ("0", _WITHOUT_PAYLOAD)
+        size, columns = (_SIZE, _MESSAGE) if payloads else ("0", f"{_WITHOUT_PAYLOAD}, ''::bytea as payload")
         sql = _QUEUE.format(size=size, order=order, columns=columns)
-        return _page(await self._rows(sql, topic, after, before, limit, max_bytes))
+        return _page(QueueMessage, await self._rows(sql, topic, after, before, limit, max_bytes))
 
     async def log_page(
         self,
@@ -120,15 +126,17 @@ class PageStore(Database):
         max_bytes: int,
         newest: bool = False,
         payloads: bool = True,
-    ) -> Page:
+    ) -> Page[LogMessage]:
         """Messages of a PUB_SUB topic in the order of the log, after a sequence and index; with `newest`, before it."""
         rows = await self._rows(
             "select $1::text as topic, * from postbus.log_page($1, $2, $3, $4, $5, $6, $7, $8)",
             topic, *after, limit, max_bytes, newest, payloads, after_id,
         )  # fmt: skip
         more = bool(rows) and rows[-1]["id"] is None
-        rows = rows[:-1] if more else rows
-        return Page(rows[::-1] if newest else rows, more)
+        found = [
+            as_struct(LogMessage, row if payloads else {**row, "payload": b""}) for row in (rows[:-1] if more else rows)
+        ]
+        return Page(found[::-1] if newest else found, more)
 
     async def dead_letter_page(
         self,
@@ -140,27 +148,29 @@ class PageStore(Database):
         group: str | None,
         topics: Sequence[str],
         groups: Sequence[str],
-    ) -> Page:
+    ) -> Page[DeadLetterInfo]:
         """Dead letters by id, topic and group, after the given ones.
 
         They are of one topic and group, or of all that match one of the patterns, in which * stands for any text.
         """
-        patterns = like(topics) if topic is None else None
+        patterns = likes(topics) if topic is None else None
         columns = f"d.id, d.topic, d.topic_id, coalesce(d.group_name, '') as group_key, {_DEAD_SIZE} as size"
         source = (_OF_ALL if topic is None and patterns is None else _OF_TOPICS).format(columns=columns)
         sql = _DEAD_LETTERS.format(source=source, columns=_MESSAGE)
-        return _page(await self._rows(sql, *after, limit, max_bytes, topic, patterns, group, like(groups)))
+        return _page(
+            DeadLetterInfo, await self._rows(sql, *after, limit, max_bytes, topic, patterns, group, likes(groups))
+        )
 
-    async def topic_page(self, *, after: str, limit: int, topics: Sequence[str]) -> Page:
+    async def topic_page(self, *, after: str, limit: int, topics: Sequence[str]) -> Page[TopicInfo]:
         """Topics by name, with options and message counts. Only the messages of topics on the page are counted."""
         rows = await self._rows(
             "select * from postbus.topics where name = any (array(select name from postbus.topics where name > $1 "
             "and ($3::text[] is null or name like any ($3)) order by name limit $2 + 1)) order by name",
             after,
             limit,
-            like(topics),
+            likes(topics),
         )
-        return Page(rows[:limit], len(rows) > limit)
+        return Page(as_structs(TopicInfo, rows[:limit]), len(rows) > limit)
 
     async def group_page(
         self,
@@ -170,7 +180,7 @@ class PageStore(Database):
         topic: str | None,
         topics: Sequence[str],
         groups: Sequence[str],
-    ) -> Page:
+    ) -> Page[GroupInfo]:
         """Groups by topic and name, with lag and state, without those that are CANCELLED."""
         rows = await self._rows(
             "select * from postbus.groups where (topic, group_name, subscription_id) > ($1, $2, $3) "
@@ -180,14 +190,14 @@ class PageStore(Database):
             *after,
             limit,
             topic,
-            like(topics),
-            like(groups),
+            likes(topics),
+            likes(groups),
         )
-        return Page(rows[:limit], len(rows) > limit)
+        return Page([group_info(row) for row in rows[:limit]], len(rows) > limit)
 
     async def catch_up_page(
         self, *, after: tuple[str, str, int], limit: int, topics: Sequence[str], groups: Sequence[str]
-    ) -> Page:
+    ) -> Page[CatchUpInfo]:
         """Catch-ups of groups, by topic and name."""
         rows = await self._rows(
             "select * from postbus.catch_ups where (topic, group_name, subscription_id) > ($1, $2, $3) "
@@ -195,24 +205,26 @@ class PageStore(Database):
             "order by topic, group_name, subscription_id limit $4 + 1",
             *after,
             limit,
-            like(topics),
-            like(groups),
+            likes(topics),
+            likes(groups),
         )
-        return Page(rows[:limit], len(rows) > limit)
+        return Page(as_structs(CatchUpInfo, rows[:limit]), len(rows) > limit)
 
-    async def webhook_page(self, *, after: str, limit: int, topics: Sequence[str], groups: Sequence[str]) -> Page:
+    async def webhook_page(
+        self, *, after: str, limit: int, topics: Sequence[str], groups: Sequence[str]
+    ) -> Page[WebhookInfo]:
         """Webhooks by name, without their secrets. Those of a QUEUE are shown to callers of all groups."""
         rows = await self._rows(
             "select * from postbus.webhooks where name > $1 and ($3::text[] is null or topic like any ($3)) "
             "and ($4::text[] is null or group_name like any ($4)) order by name limit $2 + 1",
             after,
             limit,
-            like(topics),
-            like(groups),
+            likes(topics),
+            likes(groups),
         )
-        return Page(rows[:limit], len(rows) > limit)
+        return Page(as_structs(WebhookInfo, rows[:limit]), len(rows) > limit)
 
-    async def token_page(self, *, after: str, limit: int) -> Page:
+    async def token_page(self, *, after: str, limit: int) -> Page[TokenInfo]:
         """Tokens in the order in which they were made, after the given one, without their secrets."""
         rows = await self._rows(
             "select * from postbus.tokens where $1 = '' "
@@ -221,12 +233,11 @@ class PageStore(Database):
             after,
             limit,
         )
-        return Page(rows[:limit], len(rows) > limit)
+        return Page(as_structs(TokenInfo, rows[:limit]), len(rows) > limit)
 
 
 _DEAD_SIZE = _SIZE + " + coalesce(octet_length(reason), 0)"
 
 
-def _page(rows: list[Row]) -> Page:
-    more = [row.pop("more") for row in rows]
-    return Page(rows, any(more))
+def _page(kind: type[S], rows: Sequence[Row]) -> Page[S]:
+    return Page(as_structs(kind, rows), any(row["more"] for row in rows))

@@ -7,7 +7,10 @@ from datetime import timedelta
 from typing import Any, NamedTuple
 
 from postbus._db.database import Database
+from postbus._db.rows import as_structs
 from postbus.catch_up import CatchUp
+from postbus.options import OnFailure
+from postbus.results.groups import GroupState, ScopeInfo
 from postbus.scope import Heartbeat, Scope
 from postbus.start import Start
 
@@ -25,7 +28,7 @@ class Joined(NamedTuple):
     lanes: int
     is_limited: bool
     """Whether the subscription is limited to some keys."""
-    state: str = "ACTIVE"
+    state: GroupState = "ACTIVE"
     is_new: bool = False
     missed: int | None = None
     skipped: int | None = None
@@ -43,7 +46,12 @@ class ScopeStore(Database):
     """Runs statements for scopes."""
 
     async def subscribe_scope(
-        self, group: str, scope: Scope, start: Start, on_failure: str | None = None, catch_up: CatchUp | None = None
+        self,
+        group: str,
+        scope: Scope,
+        start: Start,
+        on_failure: OnFailure | None = None,
+        catch_up: CatchUp | None = None,
     ) -> list[Joined]:
         """Subscribe to all topics in a scope, and to those that come later. `start` must have a mode.
 
@@ -101,18 +109,19 @@ class ScopeStore(Database):
         keys = await self._run("select postbus.keys_of($1)", subscription_id)
         return None if keys is None else list(keys)
 
-    async def scopes(self, group: str | None) -> list[dict[str, Any]]:
-        return await self._rows(
+    async def scopes(self, group: str | None) -> list[ScopeInfo]:
+        rows = await self._rows(
             "select * from postbus.scopes where $1::text is null or group_name = $1 order by group_name, recorded_at",
             group,
         )
+        return as_structs(ScopeInfo, rows)
 
     async def forget_scope(self, group: str, scope: Scope, *, cancel: bool) -> int:
         return int(
             await self._act(f"select postbus.forget_scope($1, {_SCOPE}, cancel => $7)", group, *_parts(scope), cancel)
         )
 
-    async def set_scope_state(self, group: str, scope: Scope, state: str) -> int:
+    async def set_scope_state(self, group: str, scope: Scope, state: GroupState) -> int:
         return int(await self._act(f"select postbus.set_scope_state($1, $7, {_SCOPE})", group, *_parts(scope), state))
 
 

@@ -57,7 +57,7 @@ class OrderEvent(msgspec.Struct, frozen=True):
 
 async def open_shop(bus: Bus) -> None:
     """Make the table and the topics, unless a shop was here before."""
-    existing = {topic["name"] for topic in await bus.admin.topics()}
+    existing = {topic.name for topic in await bus.admin.topics()}
     async with bus.transaction() as conn:
         is_ours = await conn.fetchval("select to_regnamespace('postbus_demo') is not null")
         if not is_ours and (taken := sorted(existing & TOPICS.keys())):

@@ -10,6 +10,7 @@ from typing import Any
 
 from postbus.bus import Bus
 from postbus.cli.demo.shop import EVENTS, GROUPS, TOPICS
+from postbus.results import GroupInfo, TopicInfo, WorkerInfo
 
 _RATES_OVER = 3.0  # seconds
 
@@ -38,9 +39,9 @@ class Tally:
     handled: Counter[str] = field(default_factory=Counter)
     events: deque[Event] = field(default_factory=lambda: deque(maxlen=100))
     dead_letters: deque[Event] = field(default_factory=lambda: deque(maxlen=100))
-    topics: list[dict[str, Any]] = field(default_factory=list)
-    groups: dict[str, dict[str, Any]] = field(default_factory=dict)
-    workers: list[dict[str, Any]] = field(default_factory=list)
+    topics: list[TopicInfo] = field(default_factory=list)
+    groups: dict[str, GroupInfo] = field(default_factory=dict)
+    workers: list[WorkerInfo] = field(default_factory=list)
     _history: deque[tuple[float, Counter[str], Counter[str], Counter[str]]] = field(default_factory=deque)
 
     @property
@@ -67,17 +68,15 @@ class Tally:
 
     async def look(self, bus: Bus) -> None:
         """Ask the database how things stand."""
-        self.topics = [topic for topic in await bus.admin.topics() if topic["name"] in TOPICS]
-        self.groups = {group["group_name"]: group for group in await bus.admin.groups(EVENTS)}
+        self.topics = [topic for topic in await bus.admin.topics() if topic.name in TOPICS]
+        self.groups = {group.group_name: group for group in await bus.admin.groups(EVENTS)}
         self.workers = [
-            worker
-            for worker in await bus.admin.workers()
-            if set(worker["topics"]) & TOPICS.keys() and worker["is_alive"]
+            worker for worker in await bus.admin.workers() if set(worker.topics) & TOPICS.keys() and worker.is_alive
         ]
         self._note_history()
 
     def _note_history(self) -> None:
-        passed = Counter({name: int(group["passed"]) for name, group in self.groups.items()})
+        passed = Counter({name: int(group.passed or 0) for name, group in self.groups.items()})
         self._history.append((time.monotonic(), self.published.copy(), self.handled.copy(), passed))
         while self._history[0][0] < time.monotonic() - _RATES_OVER:
             self._history.popleft()
@@ -96,7 +95,7 @@ class Tally:
 
     def held(self, state: str) -> int:
         """How many messages of the shop's topics are in a state."""
-        return sum(int(topic[state]) for topic in self.topics)
+        return sum(int(getattr(topic, state)) for topic in self.topics)
 
 
 def _in_words(name: str, fields: dict[str, Any]) -> str:

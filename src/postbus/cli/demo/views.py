@@ -44,8 +44,8 @@ def figures(tally: Tally) -> dict[str, Any]:
         "handled_per_second": handled.total(),
         **{state: tally.held(state) for state in _STATES},
         "workers": len(tally.workers),
-        "lag": {name: int(group["lag"]) for name, group in tally.groups.items()},
-        "passed": {name: int(group["passed"]) for name, group in tally.groups.items()},
+        "lag": {name: int(group.lag or 0) for name, group in tally.groups.items()},
+        "passed": {name: int(group.passed or 0) for name, group in tally.groups.items()},
         "orders": tally.committed,
         "rolled_back": tally.rolled_back,
         "messages_of_rolled_back_orders": tally.ghosts,
@@ -152,9 +152,9 @@ def _topics(tally: Tally) -> Table:
     table.add_column("topic", no_wrap=True)
     for column in ("in/s", "out/s", *_STATES):
         table.add_column(column, justify="right", no_wrap=True)
-    held = {topic["name"]: topic for topic in tally.topics}
+    held = {topic.name: topic for topic in tally.topics}
     for name in TOPICS:
-        counts = [held.get(name, {}).get(state, 0) for state in _STATES]
+        counts = [getattr(held.get(name), state, 0) for state in _STATES]
         dead = Text(str(counts.pop()), style="red")
         table.add_row(name, str(published[name]), str(handled[name]), *map(str, counts), dead)
     return table
@@ -167,14 +167,14 @@ def _groups(tally: Tally) -> Table:
     for column in ("done/s", "done", "lag", "retrying", "parked", "lanes"):
         table.add_column(column, justify="right", no_wrap=True)
     for name in GROUPS:
-        known = tally.groups.get(name, {})
-        counts = [known.get(count, 0) for count in ("passed", "lag", "retrying", "parked", "lanes_held")]
+        known = tally.groups.get(name)
+        counts = [getattr(known, count, 0) for count in ("passed", "lag", "retrying", "parked", "lanes_held")]
         table.add_row(name, str(passed[name]), *map(str, counts))
     return table
 
 
 def _workers(tally: Tally) -> Panel:
-    lines = [visible(f"{one['name']}  pid {one['pid']}") for one in tally.workers]
+    lines = [visible(f"{one.name}  pid {one.pid}") for one in tally.workers]
     hint = Text("kill -9 one: its messages come back", style="dim")
     return _panel("workers", [*map(Text, lines[:4]), hint])
 

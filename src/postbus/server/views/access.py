@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
+from postbus.results.access import TokenInfo
 from postbus.server.shapes import Id
 from postbus.server.views.base import ListPage, View
 
@@ -35,27 +36,8 @@ class Webhooks(ListPage, kw_only=True):
     webhooks: list[WebhookView]
 
 
-class TokenView(View, kw_only=True):
-    """A token, without its secret."""
-
-    id: str
-    name: str
-    roles: list[str]
-    topics: list[str]
-    groups: list[str]
-    payloads: bool
-    state: Annotated[str, Meta(description="valid, revoked or expired.")]
-    created_at: datetime
-    created_by: Annotated[
-        str | None, Meta(description="The database user who made it, and for whom; null if nobody noted that.")
-    ]
-    expires_at: datetime | None
-    revoked_at: datetime | None
-    last_used_at: Annotated[datetime | None, Meta(description="To the minute or so; null if it never was.")]
-
-
 class Tokens(ListPage, kw_only=True):
-    tokens: list[TokenView]
+    tokens: list[TokenInfo]
 
 
 class AuditEntryView(View, kw_only=True):

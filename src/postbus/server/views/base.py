@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import timedelta
-from decimal import Decimal
 from typing import Annotated, Any, ClassVar, TypeVar
 
 import msgspec
@@ -57,21 +55,14 @@ V = TypeVar("V", bound=msgspec.Struct)
 _IDS = ("id", "subscription_id")
 
 
-def view(kind: type[V], row: Mapping[str, Any]) -> V:
-    """Make an answer of a row."""
-    return msgspec.convert(as_json_values(row), kind)
+def view(kind: type[V], result: msgspec.Struct, **more: Any) -> V:
+    """Show a result as JSON has it: those fields that the answer has, ids as texts, and durations as seconds."""
+    known = (name for name in kind.__struct_fields__ if name not in more)
+    return kind(**{name: shown(name, getattr(result, name)) for name in known}, **more)
 
 
-def as_json_values(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert ids to texts and durations to seconds."""
-    return {name: str(value) if name in _IDS else _plain(value) for name, value in row.items()}
-
-
-def _plain(value: Any) -> Any:
+def shown(name: str, value: Any) -> Any:
+    """The value of a field as JSON has it."""
     if isinstance(value, timedelta):
         return value.total_seconds()
-    if isinstance(value, Decimal):
-        return float(value)
-    if isinstance(value, list):
-        return [{key: _plain(one) for key, one in item.items()} if isinstance(item, dict) else item for item in value]
-    return value
+    return str(value) if name in _IDS else value

@@ -7,8 +7,11 @@ from typing import Annotated, ClassVar
 
 from msgspec import Meta
 
+from postbus.options import OnFailure
+from postbus.results.groups import CatchUpReason, CatchUpStatus, GroupState
 from postbus.server.shapes import Id
 from postbus.server.views.base import ListPage, View
+from postbus.start import StartKind
 
 
 class GroupView(View, kw_only=True):
@@ -18,16 +21,16 @@ class GroupView(View, kw_only=True):
     topic: str
     group_name: str
     subscription_id: Id
-    state: str
-    start: str
-    on_failure: str
+    state: GroupState
+    start: StartKind
+    on_failure: OnFailure
     subscribed_at: datetime
     state_changed_at: datetime | None
     seen_at: datetime | None
     lanes: int
     lanes_held: int
-    workers: list[str] | None
-    members: list[str] | None
+    workers: list[str]
+    members: list[str]
     processed: int
     failed: int
     filtered: int
@@ -40,7 +43,7 @@ class GroupView(View, kw_only=True):
     lag: int | None
     lag_seconds: float | None
     pending: int | None
-    catch_up: str | None
+    catch_up: CatchUpStatus | None
     recently_handled: Annotated[int, Meta(description="Calls in the last 5 minutes that ended well.")]
     recently_failed: int
     healthy: bool | None
@@ -56,36 +59,12 @@ class Groups(ListPage, kw_only=True):
     groups: list[GroupView]
 
 
-class GroupMetrics(View, kw_only=True):
-    """What a group has done, how fast it is, and what is before it."""
-
-    processed: int
-    failed: int
-    filtered: int
-    in_flight: int
-    handling_ms: float | None
-    rate: float
-    lag: int
-    pending: int
-    oldest_pending_at: datetime | None
-
-
 class SubscribedGroup(View, kw_only=True):
     subscription_id: Id
-    state: str
+    state: GroupState
     is_new: bool
     missed: int | None
     skipped: int | None
-
-
-class RemovedGroup(View, kw_only=True):
-    removed: bool
-    held: Annotated[int, Meta(description="Lanes that processes still held.")]
-
-
-class ResurrectedGroup(View, kw_only=True):
-    missed: int
-    skipped: int
 
 
 class CatchUpView(View, kw_only=True):
@@ -93,8 +72,8 @@ class CatchUpView(View, kw_only=True):
 
     topic: str
     group_name: str
-    reason: str
-    status: str
+    reason: CatchUpReason
+    status: CatchUpStatus
     total: int
     processed: int
     skipped: int

@@ -10,7 +10,7 @@ from postbus.health import GroupFinding
 from postbus.server.views.base import View
 
 
-class SweepHealth(View, kw_only=True):
+class SweepHealthView(View, kw_only=True):
     """Whether what is no longer needed is removed in time."""
 
     healthy: bool
@@ -19,12 +19,12 @@ class SweepHealth(View, kw_only=True):
     processes: int
 
 
-class SystemHealth(View, kw_only=True):
+class SystemHealthView(View, kw_only=True):
     """Whether somebody should look: healthy is false if there is a warning, or if sweeping falls behind."""
 
     healthy: bool
     findings: list[GroupFinding]
-    sweeping: Annotated[SweepHealth | None, Meta(description="For callers who may see all topics and groups.")]
+    sweeping: Annotated[SweepHealthView | None, Meta(description="For callers who may see all topics and groups.")]
 
 
 class HealthLimitsView(View, kw_only=True):

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import json
-from collections.abc import Mapping
 from datetime import datetime
 from typing import Annotated, Any, ClassVar, TypeVar
 
@@ -14,8 +12,16 @@ from msgspec import UNSET, Meta, UnsetType
 
 from postbus._content.codec import holds_json
 from postbus._content.content_types import is_text
+from postbus.results.messages import (
+    DeliveryStatus,
+    MessageInfo,
+    MessageStatus,
+    MessageStory,
+    QueueMessage,
+    QueueState,
+)
 from postbus.server.shapes import Id
-from postbus.server.views.base import ListPage, View, as_json_values
+from postbus.server.views.base import ListPage, View, shown, view
 
 
 class Payload(View, kw_only=True):
@@ -56,7 +62,7 @@ class BrowsedMessage(ObservedMessage, kw_only=True):
     """A message that is still there, and where."""
 
     WRITTEN: ClassVar[tuple[str, ...]] = (*ObservedMessage.WRITTEN, "last_error")
-    state: Annotated[str | UnsetType, Meta(description="Of a QUEUE: where it is.")] = UNSET
+    state: Annotated[QueueState | UnsetType, Meta(description="Of a QUEUE: where it is.")] = UNSET
     at: Annotated[datetime | UnsetType | None, Meta(description="Due, lease ends, finished or died.")] = UNSET
     attempts: int | UnsetType = UNSET
     priority: int | UnsetType = UNSET
@@ -74,7 +80,7 @@ class DeliveryView(View, kw_only=True):
 
     WRITTEN: ClassVar[tuple[str, ...]] = ("last_error",)
     group_name: str
-    status: str
+    status: DeliveryStatus
     required: bool
     settled_at: datetime | None
     worker: str | None
@@ -83,12 +89,12 @@ class DeliveryView(View, kw_only=True):
     holder: str | None
 
 
-class MessageStory(BrowsedMessage, kw_only=True):
+class MessageStoryView(BrowsedMessage, kw_only=True):
     """A message with all that happened to it."""
 
     required: list[str] | UnsetType = UNSET
     completed: list[str] | UnsetType = UNSET
-    status: str | UnsetType = UNSET
+    status: MessageStatus | UnsetType = UNSET
     settled_at: datetime | UnsetType | None = UNSET
     retained: bool | UnsetType = UNSET
     deliveries: list[DeliveryView] | UnsetType = UNSET
@@ -113,11 +119,20 @@ class DeadLetters(ListPage, kw_only=True):
 M = TypeVar("M", bound=MessageView)
 
 
-def message_view(kind: type[M], row: Mapping[str, Any]) -> M:
-    """Make an answer of a message's row."""
-    values = as_json_values(row) | {"headers": headers_of(row["headers"])}
-    values.pop("payload", None)
-    return msgspec.structs.replace(msgspec.convert(values, kind), **payload_of(row["payload"], row["content_type"]))
+def message_view(kind: type[M], message: MessageInfo) -> M:
+    """Show a message. Fields that it does not have are left out."""
+    known = (name for name in kind.__struct_fields__ if name != "payload" and hasattr(message, name))
+    values = {name: shown(name, getattr(message, name)) for name in known}
+    return kind(**values, **payload_of(message.payload, message.content_type))
+
+
+def story_view(message: QueueMessage | MessageStory) -> MessageStoryView:
+    """Show a message with all that happened to it."""
+    shown_message = message_view(MessageStoryView, message)
+    if isinstance(message, QueueMessage):
+        return shown_message
+    deliveries = [view(DeliveryView, one) for one in message.deliveries]
+    return msgspec.structs.replace(shown_message, deliveries=deliveries)
 
 
 def payload_of(payload: bytes, content_type: str) -> dict[str, Any]:
@@ -128,7 +143,3 @@ def payload_of(payload: bytes, content_type: str) -> dict[str, Any]:
         with contextlib.suppress(UnicodeDecodeError):
             return {"text": payload.decode()}
     return {"base64": base64.b64encode(payload).decode()}
-
-
-def headers_of(headers: Any) -> dict[str, str]:
-    return json.loads(headers) if isinstance(headers, str) else dict(headers or {})

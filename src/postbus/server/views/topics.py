@@ -7,6 +7,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
+from postbus.options import Semantics, Storage, Tracking
 from postbus.server.views.base import ListPage, View
 
 
@@ -14,8 +15,8 @@ class TopicView(View, kw_only=True):
     """A topic, with its options and what it holds."""
 
     name: str
-    semantics: str
-    tracking: str | None
+    semantics: Semantics
+    tracking: Tracking | None
     paused_at: datetime | None
     configured: bool
     created_at: datetime | None
@@ -32,7 +33,7 @@ class TopicView(View, kw_only=True):
     notify: bool
     lanes: int
     named_lanes: bool
-    storage: str
+    storage: Storage
     segment_size: int
     zero_subscription_retention: float
     block_writes_on_zero_subscriptions: bool
