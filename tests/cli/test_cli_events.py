@@ -91,7 +91,7 @@ async def test_registry_is_checked_in_itself(cli: Cli) -> None:
 @pytest.mark.parametrize("semantics", ["QUEUE", "PUB_SUB"])
 async def test_stored_messages_are_checked(cli: Cli, bus: Bus, conn: Any, semantics: Semantics) -> None:
     """Messages that a handler would give up are listed, among a given number of the newest."""
-    empty = (await cli.quick("events", "check", "licensing", "--stored", "--json")).done().json
+    empty = (await cli.quick("events", "check", "support.licensing", "--stored", "--json")).done().json
     assert (empty["ok"], empty["messages"]) == (True, 0)
     await bus.admin.create_topic("licenses", semantics=semantics)
     bad = await bus.send("licenses", {"license_id": "x"}, headers=headers("license_expired", 1))
@@ -99,13 +99,13 @@ async def test_stored_messages_are_checked(cli: Cli, bus: Bus, conn: Any, semant
         for n in range(3):
             await bus.emit(tx, LicenseExpired(n), aggregate_id=n)
 
-    found = (await cli.quick("events", "check", "licensing", "--stored")).failed(1)
+    found = (await cli.quick("events", "check", "support.licensing", "--stored")).failed(1)
     assert found.out == (
         f"message {bad} of licenses: the payload of event 'license_expired' is invalid: "
         "Expected `int`, got `str` - at `$.license_id`\n"
     )
     assert found.err == "3 event types, 4 messages: 1 problem\n"
-    newest = (await cli.quick("events", "check", "licensing", "--stored", "--limit", "3", "--json")).done().json
+    newest = (await cli.quick("events", "check", "support.licensing", "--stored", "--limit", "3", "--json")).done().json
     assert newest == {"ok": True, "event_types": 3, "messages": 3, "problems": []}
 
 

@@ -75,7 +75,7 @@ async def test_up_ends_with_5_when_its_server_is_killed(folder: Path) -> None:
     process = await start("up", "--data-dir", str(folder), "--json")
     await next_line(process)
 
-    os.kill(json.loads((folder / "server.json").read_text())["keeper"], signal.SIGKILL)
+    os.kill(json.loads((folder / "server.json").read_text())["supervisor"], signal.SIGKILL)
 
     (await finish(process)).failed(5)
 

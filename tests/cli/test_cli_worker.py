@@ -238,8 +238,8 @@ async def test_failed_import_names_file_and_line(cli: Cli) -> None:
 async def test_bug_ends_the_worker_with_a_traceback(cli: Cli, bus: Bus, dsn: str, shop: None) -> None:
     """A worker that cannot go on because of a bug logs it, and ends with 1."""
     (cli.cwd / "it.py").write_text(
-        SHOP + "\nfrom postbus import worker\n"
-        "async def tick(self):\n    raise TypeError('a bug')\nworker.Heartbeat.tick = tick\n"
+        SHOP + "\nfrom postbus._maintenance.heartbeat import ProcessHeartbeat\n"
+        "async def tick(self):\n    raise TypeError('a bug')\nProcessHeartbeat.tick = tick\n"
     )
 
     failed = await cli("worker", "it")

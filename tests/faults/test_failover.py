@@ -15,7 +15,7 @@ from faults.servers.postgres import Server, dsn_of_all
 from faults.servers.proxy import Proxy
 from faults.servers.run import USER, Servers
 from postbus import AccessDenied, Bus, DatabaseUnavailable, Message
-from postbus._db import connect, pool
+from postbus._db import connect, failover
 from support.eventually import eventually
 from support.running import running, send_surely
 
@@ -79,7 +79,7 @@ async def pair(servers: Servers) -> AsyncIterator[Pair]:
 @pytest.mark.parametrize("how", ["refuses", "resets", "is silent"])
 async def test_bus_continues_at_the_new_primary(pair: Pair, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Senders, consumers and users' transactions go on, whatever the former primary does with connections."""
-    monkeypatch.setattr(pool, "_PATIENCE", 0.6)
+    monkeypatch.setattr(failover, "_PATIENCE", 0.6)
     monkeypatch.setattr(connect, "TIMEOUT", 1.0)
     monkeypatch.setattr(connect, "_NEXT_AFTER", 0.1)
     got: set[int] = set()
@@ -120,7 +120,7 @@ async def test_send_fails_while_there_is_no_primary(pair: Pair) -> None:
 
 async def test_long_statement_is_left_alone(whole_pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     """A connection in use for long is kept while its server accepts others."""
-    monkeypatch.setattr(pool, "_PATIENCE", 0.1)
+    monkeypatch.setattr(failover, "_PATIENCE", 0.1)
     proxy = whole_pair.before_primary
     other: Any = await asyncpg.connect(whole_pair.primary.dsn())
     await other.execute("select pg_advisory_lock(1)")

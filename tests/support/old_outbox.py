@@ -123,5 +123,5 @@ def groups_of(result: ImportResult) -> dict[str, ImportedGroup]:
 
 async def counts(conn: Any) -> dict[str, int]:
     """Return the number of rows in each table that an import writes."""
-    tables = ("topic", "subscription", "segment", "retrying", "queued", "imported", "imported_group")
+    tables = ("topic", "subscription", "segment", "deferred", "queued", "imported", "imported_group")
     return {table: await conn.fetchval(f"select count(*) from postbus.{table}") for table in tables}
