@@ -28,7 +28,7 @@ from postbus.sweeping import SweepingOptions, SweepingPreset, sweeping_json
 
 
 class Admin(MessageAdmin, AccessAdmin):
-    """What operators do, as methods. Reached as `bus.admin`."""
+    """Operators' methods. Reached as `bus.admin`."""
 
     async def create_topic(self, name: str, **options: Unpack[TopicOptions]) -> None:
         """Create a topic. Needed only where its options differ from the defaults."""

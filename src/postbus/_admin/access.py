@@ -39,7 +39,7 @@ def token_parts(token: str) -> tuple[str, bytes] | None:
 
 
 class AccessAdmin:
-    """What operators do with tokens and webhooks, as methods. Reached as `bus.admin`."""
+    """Operators' methods for tokens and webhooks. Reached as `bus.admin`."""
 
     _store: Callable[[], Awaitable[Store]]
 

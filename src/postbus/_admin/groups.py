@@ -30,7 +30,7 @@ _LOOK_FOR_LANES = 0.2  # seconds
 
 
 class GroupAdmin(ScopeAdmin):
-    """What operators do with groups, as methods. Reached as `bus.admin`."""
+    """Operators' methods for groups. Reached as `bus.admin`."""
 
     async def topic(self, name: str) -> TopicInfo:
         """One topic, with options and what it holds."""
@@ -68,7 +68,7 @@ class GroupAdmin(ScopeAdmin):
         return found[0]
 
     async def members(self, topic: str, name: str) -> list[MemberInfo]:
-        """What each member of a group has done, in all processes."""
+        """Return what each member of a group has done, in all processes."""
         await self.group(topic, name)
         return await (await self._store()).members(topic, name)
 
@@ -164,12 +164,12 @@ class GroupAdmin(ScopeAdmin):
             return await (await self._store()).force_complete(topic, age, group, dry_run=dry_run)
 
     async def group_metrics(self, topic: str, name: str) -> GroupMetrics:
-        """What a group has done, how long its handlers take, how fast it is, and what is before it."""
+        """Return what a group has done, how long its handlers take, how fast it is, and what is before it."""
         async with self._explaining(topic):
             return await (await self._store()).group_metrics(topic, name)
 
     async def group_findings(self, stuck_after: Duration = timedelta(hours=1)) -> list[GroupFinding]:
-        """What is wrong with groups (level warning), or unusual (info), each with a remedy.
+        """Find problems of groups (level warning), and unusual states (info), each with a remedy.
 
         `postbus groups check`, `postbus doctor` and the server's /v1/health say the same. `stuck_after`: messages that
         are not settled for longer are stuck.
@@ -204,7 +204,7 @@ class GroupAdmin(ScopeAdmin):
         return await (await self._store()).zero_subscription_messages()
 
     async def inconsistencies(self) -> list[Inconsistency]:
-        """What should never be: rows of groups that do not fit together, each with an explanation."""
+        """Find inconsistent rows of groups, which should never exist, each with an explanation."""
         return await (await self._store()).inconsistencies()
 
     @asynccontextmanager

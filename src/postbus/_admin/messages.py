@@ -23,7 +23,7 @@ from postbus.results.messages import (
 
 
 class MessageAdmin(GroupAdmin):
-    """What operators do with messages, as methods. Reached as `bus.admin`."""
+    """Operators' methods for messages. Reached as `bus.admin`."""
 
     async def messages(
         self, topic: str, *, after_id: int = 0, limit: int = 100, newest: bool = False
@@ -132,7 +132,7 @@ class MessageAdmin(GroupAdmin):
             )
 
     async def deliveries(self, topic: str, message_id: int) -> list[DeliveryInfo]:
-        """What became of a message of a PUB_SUB topic at each group: who has it, who is done, since when, why not."""
+        """Return the state of a message of a PUB_SUB topic in each group: who has it, who is done, since when, why."""
         return await (await self._store()).deliveries(topic, message_id)
 
     async def message_state(self, topic: str, message_id: int) -> MessageProgress:

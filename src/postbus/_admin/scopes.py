@@ -22,7 +22,7 @@ class Halt(Protocol):
 
 
 class ScopeAdmin:
-    """What operators do with scopes, as methods. Reached as `bus.admin`."""
+    """Operators' methods for scopes. Reached as `bus.admin`."""
 
     def __init__(self, store: Callable[[], Awaitable[Store]], default: Default, halt: Halt) -> None:
         self._store = store
@@ -64,7 +64,7 @@ class ScopeAdmin:
         return [one.topic for one in await store.subscribe_scope(group, scope, chosen, on_failure, catch_up)]
 
     async def scopes(self, group: str | None = None) -> list[ScopeInfo]:
-        """What groups, or one, have subscribed to by scopes, with the mode that was recorded, and the topics."""
+        """Return the scopes of all groups, or of one, with the recorded mode and the topics."""
         return await (await self._store()).scopes(group)
 
     async def forget_scope(

@@ -123,7 +123,7 @@ class TopicTail:
 
 
 def _sort_key(message: TailMessage) -> SortKey:
-    """What messages are sorted by."""
+    """The sort key of messages."""
     return (message.sequence, message.index) if isinstance(message, LogMessage) else (message.id, 0)
 
 

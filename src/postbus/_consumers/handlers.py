@@ -52,7 +52,7 @@ class HandlerRegistry:
         catch_up: CatchUp | None = None,
         **options: Unpack[HandlerOptions],
     ) -> Callable[[H], H]:
-        """What `bus.subscribe()` returns: it registers the handler that it is given."""
+        """The decorator that `bus.subscribe()` returns: it registers the handler that it is given."""
         if group is None:
             if namespace is not None or task is not None:
                 raise InvalidOption("namespaces and tasks are for groups", remedy="give group=…, or a topic")

@@ -161,7 +161,7 @@ async def _check_topic(cli: Cli, bus: Bus, topic: str, group: str | None) -> Non
 
 
 async def _tell_of_group(cli: Cli, bus: Bus, scope: Scope, group: str, place: Start | None) -> None:
-    """What is worth knowing before messages come, or do not."""
+    """Say what is worth knowing before messages come, or do not."""
     topic = scope.topic
     if topic is None:
         if not any(scope_of(row) == scope for row in await bus.admin.scopes(group)):

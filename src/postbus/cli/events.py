@@ -30,7 +30,7 @@ _Target = Annotated[
 
 
 class DocumentFormat(enum.StrEnum):
-    """What a registry is exported as."""
+    """The formats in which a registry is exported."""
 
     JSON_SCHEMA = "json-schema"
     ASYNCAPI = "asyncapi"

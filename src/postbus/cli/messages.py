@@ -89,5 +89,5 @@ def _write_deliveries(deliveries: list[DeliveryInfo]) -> None:
 
 
 def _last_line(error: str | None) -> str | None:
-    """What went wrong, without the way there."""
+    """The last line of an error, without its traceback."""
     return error.strip().rpartition("\n")[2] if error else None

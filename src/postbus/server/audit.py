@@ -29,7 +29,7 @@ async def list_audit(
     before_id: Annotated[str | None, _Id] = None,
     limit: Limit = 100,
 ) -> AuditEntries:
-    """Who did what, the newest first. Tokens for some topics or groups get what was done to these."""
+    """Read the audit log, the newest entries first. Tokens for some topics or groups get entries about these."""
     entries = await call.admin.audit(
         since=since, until=until, actor=actor, action=action, topic=topic, group=group,
         topics=None if call.caller.has_all_topics else call.caller.topics,

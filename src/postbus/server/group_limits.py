@@ -50,7 +50,7 @@ def no_message(topic: str, message_id: int) -> MessageNotFound:
 
 
 def of_findings(caller: Caller, findings: list[GroupFinding]) -> Iterator[GroupFinding]:
-    """What is wrong with the caller's groups."""
+    """Find problems of the caller's groups."""
     for one in findings:
         if not caller.sees(one.topic):
             continue

@@ -66,7 +66,7 @@ async def show_group(call: InCall, topic: TopicName, group: GroupName) -> GroupV
 
 @route("GET", f"{_GROUP}/metrics", errors=(404, 409), tag=_TAG)
 async def group_metrics(call: InCall, topic: TopicName, group: GroupName) -> GroupMetrics:
-    """What a group has done, how fast it is, and what is before it."""
+    """Show what a group has done, how fast it is, and what is before it."""
     return await call.admin.group_metrics(topic, group)
 
 

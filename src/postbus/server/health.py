@@ -46,7 +46,7 @@ async def readyz(request: Request[Any, Any, Any]) -> Health:
 async def show_health(
     call: InCall, stuck_after: Annotated[float, QueryParameter(gt=0, description="Seconds.")] = 3600.0
 ) -> SystemHealthView:
-    """What is wrong with groups, and whether sweeping keeps up. Always 200: look at healthy."""
+    """Show problems of groups, and whether sweeping keeps up. Always 200: look at healthy."""
     store = await call.bus.connect()
     longest = as_timedelta(stuck_after, name="stuck_after")
     findings = list(of_findings(call.caller, await store.group_findings(longest, likes(call.caller.topics))))

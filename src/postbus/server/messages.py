@@ -98,7 +98,7 @@ _UNBUFFERED = {"cache-control": "no-store", "x-accel-buffering": "no"}
 
 
 def message_of(given: NewMessage) -> Outgoing:
-    """What a caller pushes, as publishing takes it."""
+    """Convert a pushed message into one to publish."""
     payload, content_type = _payload_of(given)
     return outgoing(
         payload,

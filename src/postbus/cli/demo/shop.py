@@ -1,4 +1,4 @@
-"""What the shop consists of: its orders, its table and its topics."""
+"""The shop: its orders, its table and its topics."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ create table if not exists postbus_demo.demo_sales (
 
 
 class Order(msgspec.Struct, frozen=True):
-    """What travels through the queues of the shop."""
+    """The payload in the queues of the shop."""
 
     id: int
     customer: str
@@ -49,7 +49,7 @@ class Order(msgspec.Struct, frozen=True):
 
 
 class OrderEvent(msgspec.Struct, frozen=True):
-    """What happened to an order: for all groups that want to know."""
+    """An event of an order, for all groups."""
 
     kind: str
     order: Order

@@ -1,4 +1,4 @@
-"""What the demo knows at a moment: counts, rates, and what happened last."""
+"""The state of the demo at a moment: counts, rates, and the last events."""
 
 from __future__ import annotations
 

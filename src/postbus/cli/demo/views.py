@@ -207,7 +207,7 @@ def _panel(title: str, lines: list[Text]) -> Panel:
 
 
 def write_summary(tally: Tally, *, as_json: bool, target: str) -> None:
-    """What the demo did, when it has ended."""
+    """Sum up the demo when it has ended."""
     done = figures(tally)
     if as_json:
         print(json.dumps({"summary": done}), flush=True)

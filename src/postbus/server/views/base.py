@@ -1,4 +1,4 @@
-"""What all answers have in common, and those that belong to no subject."""
+"""The common part of all answers, and answers that belong to no subject."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class View(msgspec.Struct, kw_only=True):
 
 
 class Problem(View, kw_only=True):
-    """What went wrong, as RFC 9457 has it, with the code that SQL and Python have for it too."""
+    """Problem details of RFC 9457, with the same code as in SQL and Python."""
 
     type: Annotated[str, Meta(examples=["urn:postbus:PB404"])]
     title: str
@@ -39,7 +39,7 @@ class Count(View, kw_only=True):
 
 
 class Welcome(msgspec.Struct):
-    """What somebody finds who opens the address in a browser."""
+    """The answer to somebody who opens the address in a browser."""
 
     name: str
     docs: str

@@ -34,7 +34,7 @@ class Payload(View, kw_only=True):
 
 
 class MessageView(Payload, kw_only=True):
-    """What a message is."""
+    """A message."""
 
     id: Id
     event_id: Annotated[str | None, Meta(description="Its identity, on every path and at every delivery.")]
@@ -76,7 +76,7 @@ class Messages(ListPage, kw_only=True):
 
 
 class DeliveryView(View, kw_only=True):
-    """What became of a message at a group."""
+    """The state of a message in a group."""
 
     WRITTEN: ClassVar[tuple[str, ...]] = ("last_error",)
     group_name: str
