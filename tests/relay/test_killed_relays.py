@@ -17,7 +17,7 @@ from relay.sinks_at_work import TOPIC, AtWork, all_at_work
 from support.eventually import eventually
 from support.grouping import create_log, group_row, in_order, is_through, publish_numbers
 
-MESSAGES = int(os.environ.get("POSTBUS_RELAY_MESSAGES", "2000"))
+MESSAGES = int(os.environ.get("POSTBUS_RELAY_MESSAGES", "1000"))
 KEYS = 40
 WITHIN = 30 + MESSAGES / 100
 REPEATED_BY_A_FAULT = 2000  # at most: messages that were read and not yet confirmed
