@@ -24,22 +24,24 @@ _AGAIN = 1000  # the newest ids, which are looked at again: an entry comes when 
 async def audit(
     cli: Cli,
     since: Annotated[
-        str | None, typer.Option(metavar="WHEN", help="What was done since this time, or less long ago than 2h, 7d.")
+        str | None, typer.Option(metavar="WHEN", help="Entries since this time, or of the last 2h, 7d.")
     ] = None,
     until: Annotated[
-        str | None, typer.Option(metavar="WHEN", help="What was done before this time, or longer ago than 2h, 7d.")
+        str | None, typer.Option(metavar="WHEN", help="Entries before this time, or more than 2h, 7d ago.")
     ] = None,
     actor: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="By whom: a part of the login, the role or the actor.")
+        str | None,
+        typer.Option(metavar="TEXT", help="Entries by this actor: a part of the login, the role or the actor."),
     ] = None,
     action: Annotated[
-        str | None, typer.Option(metavar="ACTION", help="What: topic.set, or topic for all of that kind.")
+        str | None,
+        typer.Option(metavar="ACTION", help="Entries with this action: topic.set, or topic for all of that kind."),
     ] = None,
     topic: Annotated[str | None, typer.Option(metavar="TOPIC", help="To this topic.")] = None,
     group: Annotated[str | None, typer.Option(metavar="NAME", help="To this group.")] = None,
     limit: Annotated[int, typer.Option(min=1, max=100_000, help="The newest ones, at most this many.")] = 50,
-    before_id: Annotated[int | None, typer.Option(min=1, max=2**62, help="Those before this id: older ones.")] = None,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what is done now, until Ctrl-C.")] = False,
+    before_id: Annotated[int | None, typer.Option(min=1, max=2**62, help="Only ids below this: older entries.")] = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Keep showing new entries until Ctrl-C.")] = False,
 ) -> None:
     """Show who did what: administrative actions from the command line, HTTP, Python and SQL.
 

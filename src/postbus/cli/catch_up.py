@@ -26,11 +26,11 @@ async def catch_up(
     cli: Cli,
     topic: Topic,
     name: Group,
-    cancel: Annotated[bool, typer.Option("--cancel", help="Stop it. The group itself goes on.")] = False,
-    resume: Annotated[bool, typer.Option("--resume", help="Let it go on, where it was stopped.")] = False,
+    cancel: Annotated[bool, typer.Option("--cancel", help="Stop the catch-up. The group itself continues.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Resume it where it was stopped.")] = False,
     once: Annotated[bool, typer.Option("--once", help="Look once, instead of until it has ended.")] = False,
 ) -> None:
-    """Watch a group work through history, until it has ended. Ctrl-C only ends the watching."""
+    """Watch the catch-up of a group until it ends. Ctrl-C only ends the watching."""
     only_one(cancel=cancel, resume=resume, once=once)
     async with cli.open_bus() as bus:
         if cancel or resume:

@@ -60,7 +60,7 @@ async def consume(
     cli: Cli,
     *,
     topic: Annotated[
-        str | None, typer.Argument(metavar="TOPIC", help="The topic; for groups also a pattern.", show_default=False)
+        str | None, typer.Argument(metavar="TOPIC", help="The topic; with --group also a pattern.", show_default=False)
     ] = None,
     execute: Annotated[
         str | None,
@@ -74,7 +74,7 @@ async def consume(
     ] = None,
     group: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Consume a PUB_SUB topic for this group, which is subscribed if it is new."),
+        typer.Option(metavar="NAME", help="Consume a PUB_SUB topic for this group. A new group is subscribed."),
     ] = None,
     key: Annotated[str | None, typer.Option(help="Only messages of this key; for groups.")] = None,
     namespace: Annotated[str | None, typer.Option(help="All topics of this namespace; for groups.")] = None,
@@ -88,14 +88,16 @@ async def consume(
         ),
     ] = None,
     catch_up: Annotated[
-        CatchUpPace | None, typer.Option("--catch-up", help="How fast a group works through history that is before it.")
+        CatchUpPace | None, typer.Option("--catch-up", help="How fast a group works through its history.")
     ] = None,
     max_messages: Annotated[
         int | None,
-        typer.Option("--max-messages", min=0, help="Of the history only the newest; older ones are skipped."),
+        typer.Option("--max-messages", min=0, help="Read only the newest messages of the history; skip older ones."),
     ] = None,
     max_count: Annotated[int | None, typer.Option("--max", min=1, help="End after this many messages.")] = None,
-    idle: Annotated[str | None, typer.Option(metavar="DURATION", help="End when nothing came for this long.")] = None,
+    idle: Annotated[
+        str | None, typer.Option(metavar="DURATION", help="End if no message arrives for this long.")
+    ] = None,
     concurrency: Annotated[int, typer.Option(min=1, max=1000, help="Messages handled at the same time.")] = 1,
 ) -> int:
     """Consume a topic: print each message and ack it, or hand it to a command.

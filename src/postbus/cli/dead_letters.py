@@ -30,14 +30,14 @@ Ids = Annotated[
     list[int] | None,
     typer.Argument(metavar="ID", help="Only these.", min=0, max=_BIGINT, show_default=False),
 ]
-All = Annotated[bool, typer.Option("--all", help="All of the topic's: needed where nothing else narrows it.")]
+All = Annotated[bool, typer.Option("--all", help="Take all dead letters of the topic: needed without ids and filters.")]
 Before = Annotated[
     str | None,
-    typer.Option(metavar="WHEN", help="Those that died before this time, or longer ago than 2h, 7d."),
+    typer.Option(metavar="WHEN", help="Only those that died before this time, or more than 2h, 7d ago."),
 ]
 After = Annotated[
     str | None,
-    typer.Option(metavar="WHEN", help="Those that died after this time, or less long ago than 2h, 7d."),
+    typer.Option(metavar="WHEN", help="Only those that died after this time, or within the last 2h, 7d."),
 ]
 Group = Annotated[str | None, typer.Option("--group", metavar="NAME", help="Of this group of a PUB_SUB topic.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only count.")]
@@ -51,7 +51,7 @@ async def list_dead_letters(
     ] = None,
     group: Group = None,
     limit: Annotated[int, typer.Option(min=1, max=100_000, help="At most this many.")] = 100,
-    after_id: Annotated[int, typer.Option(min=0, max=_BIGINT, help="Those after this id: the next page.")] = 0,
+    after_id: Annotated[int, typer.Option(min=0, max=_BIGINT, help="Only ids above this: the next page.")] = 0,
 ) -> None:
     """Show dead letters, the oldest first."""
     async with cli.open_bus() as bus:
@@ -147,7 +147,7 @@ async def redrive(
     all_of_them: All = False,
     reason_like: Annotated[
         str | None,
-        typer.Option(metavar="PATTERN", help="Those whose reason or error is like this; % stands for anything."),
+        typer.Option(metavar="PATTERN", help="Only those whose reason or error matches; % stands for any text."),
     ] = None,
     before: Before = None,
     after: After = None,
@@ -156,7 +156,7 @@ async def redrive(
     max_count: Annotated[
         int | None, typer.Option("--max", min=1, max=2**31 - 1, help="At most this many, the oldest first.")
     ] = None,
-    rate: Annotated[float | None, typer.Option(help="Spread them: this many per second.")] = None,
+    rate: Annotated[float | None, typer.Option(help="Redrive this many per second.")] = None,
     dry_run: DryRun = False,
 ) -> None:
     """Put dead letters back into their QUEUE, or to their group alone (--group), with their attempts at zero."""

@@ -19,7 +19,7 @@ _LIMITS = (
     option("failed_share", str, "The share of calls in the last five minutes that failed, such as 0.2."),
     option("lag", str, "Messages before a group."),
     option("lag_age", str, "The age of the oldest message before a group: 10m."),
-    option("stopped_for", str, "How long after a planned stop nobody has to work for a group: 24h."),
+    option("stopped_for", str, "How long a group may be without consumers after a planned stop: 24h."),
 )
 
 
@@ -31,7 +31,7 @@ async def check(
         typer.Option("--stuck-after", metavar="DURATION", help="Messages that are not settled for longer are stuck."),
     ] = "1h",
 ) -> int:
-    """Look for groups in trouble, messages that are stuck, and what should never be. Exit code 0 if all is well."""
+    """Look for groups in trouble, stuck messages and inconsistencies. Exit code 0 if there are none."""
     longest = as_duration(stuck_after, name="--stuck-after")
     assert longest is not None
     async with cli.open_bus() as bus:

@@ -41,9 +41,9 @@ async def list_groups(
     topic: Annotated[
         str | None, typer.Argument(metavar="TOPIC", help="Only of this topic.", show_default=False)
     ] = None,
-    with_cancelled: Annotated[bool, typer.Option("--all", help="Also those that were cancelled.")] = False,
+    with_cancelled: Annotated[bool, typer.Option("--all", help="Include cancelled groups.")] = False,
 ) -> None:
-    """Show groups: their state, whether they are healthy, what they have before them, and how old the oldest is."""
+    """Show groups: state, health, lag, and the age of the oldest message before them."""
     async with cli.open_bus() as bus:
         semantics = None if topic is None else await bus.admin.semantics(topic)
         found = await bus.admin.groups(topic, cancelled=with_cancelled)
@@ -194,10 +194,10 @@ async def remove(
     cli: Cli,
     topic: Topic,
     name: Group,
-    wait: Annotated[str, typer.Option(metavar="DURATION", help="How long to wait for what is in flight.")] = "30s",
+    wait: Annotated[str, typer.Option(metavar="DURATION", help="How long to wait for messages in flight.")] = "30s",
     yes: Yes = False,
 ) -> int:
-    """Remove a group and all that belongs to it, dead letters too, after what is in flight is settled."""
+    """Remove a group with all its data, dead letters included, once messages in flight are settled."""
     longest = as_duration(wait, name="--wait")
     assert longest is not None
     async with cli.open_bus() as bus:
@@ -232,10 +232,10 @@ async def resurrect(
     topic: Topic,
     name: Group,
     no_catch_up: Annotated[
-        bool, typer.Option("--no-catch-up", help="Go on with what is published from now on; skip what was missed.")
+        bool, typer.Option("--no-catch-up", help="Continue with messages published from now on; skip the missed ones.")
     ] = False,
 ) -> None:
-    """Bring a DEAD group back to life. It goes on where it stood, with what is still retained."""
+    """Resurrect a DEAD group. It continues at its position, with the messages that are still retained."""
     async with cli.open_bus() as bus:
         told = await bus.admin.resurrect_group(topic, name, catch_up=not no_catch_up)
         catching_up = (await bus.admin.group(topic, name)).catch_up == "IN_PROGRESS"

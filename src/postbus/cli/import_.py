@@ -43,7 +43,9 @@ async def import_(
     ] = None,
     option: Annotated[
         list[str] | None,
-        typer.Option("--option", metavar="NAME=VALUE", help="An option of topics that are new here; can be repeated."),
+        typer.Option(
+            "--option", metavar="NAME=VALUE", help="An option of topics that the import creates; can be repeated."
+        ),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count.")] = False,
 ) -> int:

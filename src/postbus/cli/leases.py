@@ -20,13 +20,14 @@ app = group("leases", "Settle what postbus pop has taken: by the token that it p
 _BIGINT = 2**63 - 1
 Token = Annotated[UUID, typer.Argument(metavar="TOKEN", help="The token of the lease.", show_default=False)]
 Ids = Annotated[
-    list[int], typer.Argument(metavar="ID...", help="Messages of it.", min=1, max=_BIGINT, show_default=False)
+    list[int],
+    typer.Argument(metavar="ID...", help="The messages of the lease.", min=1, max=_BIGINT, show_default=False),
 ]
 SomeIds = Annotated[
     list[int] | None,
-    typer.Argument(metavar="[ID]...", help="Only these of it.", min=1, max=_BIGINT, show_default=False),
+    typer.Argument(metavar="[ID]...", help="Only these messages of the lease.", min=1, max=_BIGINT, show_default=False),
 ]
-Error = Annotated[str | None, typer.Option("--error", metavar="TEXT", help="What went wrong, kept with it.")]
+Error = Annotated[str | None, typer.Option("--error", metavar="TEXT", help="The error to keep with the message.")]
 
 
 @command(app, "ack")
@@ -48,7 +49,8 @@ async def retry(
     token: Token,
     ids: Ids,
     delay: Annotated[
-        str | None, typer.Option(metavar="DURATION", help="After this long; by default as the topic says.")
+        str | None,
+        typer.Option(metavar="DURATION", help="Wait this long before the next attempt; by default as the topic says."),
     ] = None,
     error: Error = None,
 ) -> None:
@@ -89,7 +91,7 @@ async def release(cli: Cli, token: Token, ids: Ids) -> None:
 async def extend(
     cli: Cli,
     token: Token,
-    lease: Annotated[str, typer.Option("--lease", metavar="DURATION", help="Hold it for this long from now.")],
+    lease: Annotated[str, typer.Option("--lease", metavar="DURATION", help="Hold the lease for this long from now.")],
 ) -> None:
     """Hold all messages of a lease for longer."""
     length = check_lease(lease)

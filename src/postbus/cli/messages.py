@@ -22,7 +22,7 @@ async def show(
         int, typer.Argument(metavar="ID", min=0, max=2**63 - 1, help="The message's id.", show_default=False)
     ],
 ) -> None:
-    """Tell the story of a message: what it is, where it is, and what became of it at each group."""
+    """Show a message: its content, where it is, and its state at each group."""
     async with cli.open_bus() as bus:
         row = await bus.admin.message(topic, message_id)
     if cli.as_json:

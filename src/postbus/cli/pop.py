@@ -18,7 +18,7 @@ async def pop(
     cli: Cli,
     *,
     topic: Annotated[
-        str | None, typer.Argument(metavar="TOPIC", help="The topic; for groups also a pattern.", show_default=False)
+        str | None, typer.Argument(metavar="TOPIC", help="The topic; with --group also a pattern.", show_default=False)
     ] = None,
     group: Annotated[str | None, typer.Option(metavar="NAME", help="Pop for this group, from a PUB_SUB topic.")] = None,
     key: Annotated[str | None, typer.Option(help="Only messages of this key; for groups.")] = None,
@@ -39,9 +39,12 @@ async def pop(
     batch: Annotated[int, typer.Option("--batch", "-n", min=1, max=10_000, help="At most this many.")] = 1,
     wait: Annotated[str, typer.Option(metavar="DURATION", help="Wait this long for the first one.")] = "0",
     lease: Annotated[
-        str | None, typer.Option(metavar="DURATION", help="Hold them for this long; by default as the topic says.")
+        str | None,
+        typer.Option(metavar="DURATION", help="Hold the messages for this long; by default as the topic says."),
     ] = None,
-    auto_ack: Annotated[bool, typer.Option("--auto-ack", help="Ack them at once: nobody gets them again.")] = False,
+    auto_ack: Annotated[
+        bool, typer.Option("--auto-ack", help="Ack the messages at once: they are not delivered again.")
+    ] = False,
 ) -> None:
     """Take messages and print them, with the token of their lease: settle them with postbus leases.
 

@@ -35,20 +35,24 @@ async def publish(
         typer.Argument(metavar="PAYLOAD", help="The payload; - or nothing: from stdin.", show_default=False),
     ] = None,
     file: Annotated[Path | None, typer.Option(metavar="FILE", help="The payload from a file.")] = None,
-    lines: Annotated[bool, typer.Option("--lines", help="A message of each line that is not empty.")] = False,
-    text: Annotated[bool, typer.Option("--text", help="It is text, even if it looks like JSON.")] = False,
-    json_payload: Annotated[bool, typer.Option("--json-payload", help="It is JSON: refuse anything else.")] = False,
-    bytes_payload: Annotated[bool, typer.Option("--bytes", help="It is bytes, taken as they are.")] = False,
-    key: Annotated[str | None, typer.Option(help="What order is kept by, in an ordered topic.")] = None,
+    lines: Annotated[bool, typer.Option("--lines", help="Publish one message per line that is not empty.")] = False,
+    text: Annotated[bool, typer.Option("--text", help="The payload is text, even if it looks like JSON.")] = False,
+    json_payload: Annotated[
+        bool, typer.Option("--json-payload", help="The payload is JSON: refuse anything else.")
+    ] = False,
+    bytes_payload: Annotated[bool, typer.Option("--bytes", help="The payload is bytes, taken as they are.")] = False,
+    key: Annotated[
+        str | None, typer.Option(help="The key: messages with the same key stay in order, in an ordered topic.")
+    ] = None,
     header: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="A header; repeatable.")] = None,
     priority: Annotated[int | None, typer.Option(help="0 (last) to 9 (first); 4 is usual.")] = None,
     delay: Annotated[str | None, typer.Option(metavar="DURATION", help="Deliver after 30s, 5m, 24h.")] = None,
     deliver_at: Annotated[
         str | None,
-        typer.Option(metavar="TIME", help="Deliver at 2030-01-31T18:00; local time unless it says."),
+        typer.Option(metavar="TIME", help="Deliver at 2030-01-31T18:00; local time without an offset."),
     ] = None,
     dedup_key: Annotated[str | None, typer.Option(help="Publish only once under this key.")] = None,
-    correlation_id: Annotated[str | None, typer.Option(help="What the message belongs to.")] = None,
+    correlation_id: Annotated[str | None, typer.Option(help="The correlation id.")] = None,
 ) -> None:
     """Publish a message, or one per line. Prints the ids.
 

@@ -23,7 +23,7 @@ SCOPE = (
     option("key", str, "Only messages of this key of the topic."),
     option("namespace", str, "All topics of this namespace."),
     option("task", str, "All topics of this task."),
-    option("pattern", str, "All topics whose names fit: 'orders.*' one more word, 'orders.#' any number."),
+    option("pattern", str, "All topics that match: in 'orders.*' one more word, in 'orders.#' any number."),
 )
 SCOPE_AND_START = (
     *SCOPE,
@@ -31,7 +31,7 @@ SCOPE_AND_START = (
     option("mode", str, "The same by name: new (from now on), all, or timestamp."),
     option("at", str, "With --mode timestamp: a time such as 2030-01-31T18:00, or how long ago: 2h."),
     option("look_back", str, "With --mode new: how far before now it begins, 4s if this is not given."),
-    option("on_failure", str, "What a failing message does to its key: block or pass."),
+    option("on_failure", str, "Whether a failing message blocks its key: block or pass."),
 )
 
 
@@ -72,7 +72,7 @@ async def scopes(
         str | None, typer.Argument(metavar="GROUP", help="Only of this group.", show_default=False)
     ] = None,
 ) -> None:
-    """Show what groups have subscribed to by scopes, where they start, and the topics that are in them."""
+    """Show the recorded scopes of groups, where they start, and their topics."""
     async with cli.open_bus() as bus:
         found = await bus.admin.scopes(group)
     if cli.as_json:
@@ -92,7 +92,9 @@ async def forget(
     cli: Cli,
     group: _Group,
     topic: _Topic = None,
-    cancel: Annotated[bool, typer.Option("--cancel", help="Cancel what it is subscribed to by it, too.")] = False,
+    cancel: Annotated[
+        bool, typer.Option("--cancel", help="Also cancel the subscriptions that the scope has made.")
+    ] = False,
     yes: Yes = False,
     **scope: Any,
 ) -> None:

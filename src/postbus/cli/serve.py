@@ -28,9 +28,7 @@ if TYPE_CHECKING:
 
 WebhookAllow = Annotated[
     list[str] | None,
-    typer.Option(
-        help="What webhooks may reach beside public addresses: an address, a network such as 10.1.0.0/16, or a host."
-    ),
+    typer.Option(help="Let webhooks also reach this address, network (10.1.0.0/16) or host, which is not public."),
 ]
 _LIMITS = "Limits, for each token"
 _JWT = "JWT"
@@ -45,22 +43,22 @@ def serve(
     port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 for any that is free.")] = _PORT,
     auth: Annotated[bool, typer.Option("--auth", help="Ask for tokens: see postbus tokens.")] = False,
     cors_origin: Annotated[
-        list[str] | None, typer.Option(help="A web page that may call, such as https://app.example.org; or *.")
+        list[str] | None, typer.Option(help="Allow web pages of this origin to call: https://app.example.org, or *.")
     ] = None,
     tls_cert: Annotated[Path | None, typer.Option(help="Serve https: the certificate, as PEM …")] = None,
     tls_key: Annotated[Path | None, typer.Option(help="… and its key.")] = None,
     webhook_allow: WebhookAllow = None,
     unix_socket: Annotated[
         Path | None,
-        typer.Option(help="Listen on a socket in the file system, and on no port.", show_default=False),
+        typer.Option(help="Listen on a Unix socket instead of a port.", show_default=False),
     ] = None,
     unix_socket_mode: Annotated[
-        str, typer.Option(metavar="MODE", help="Its permissions: 660 admits its group.")
+        str, typer.Option(metavar="MODE", help="The permissions of the socket: 660 admits its group.")
     ] = "600",
     trusted_proxy: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="ADDRESS", help="A proxy, or a network of them, whose X-Forwarded-For counts.", show_default=False
+            metavar="ADDRESS", help="Trust X-Forwarded-For from this proxy, or network of proxies.", show_default=False
         ),
     ] = None,
     max_connections: Annotated[
@@ -91,10 +89,10 @@ def serve(
         str, typer.Option(help="The claim with patterns of topics.", rich_help_panel=_JWT)
     ] = "postbus_topics",
     jwt_groups_claim: Annotated[
-        str, typer.Option(help="The claim with patterns of groups; all without it.", rich_help_panel=_JWT)
+        str, typer.Option(help="The claim with patterns of groups; without it, all groups.", rich_help_panel=_JWT)
     ] = "postbus_groups",
     jwt_payloads_claim: Annotated[
-        str, typer.Option(help="The claim that is false for those without payloads.", rich_help_panel=_JWT)
+        str, typer.Option(help="The claim that is false for callers without payloads.", rich_help_panel=_JWT)
     ] = "postbus_payloads",
 ) -> int:
     """Serve HTTP until Ctrl-C: push, pop, topics, groups, and all that /openapi.json tells.

@@ -26,12 +26,12 @@ from postbus.cli._signals import StopSignals
 from postbus.results import SweepJob
 from postbus.sweeping import DURATIONS, PRESETS
 
-app = typer.Typer(name="sweep", help="Look at the jobs that remove what is no longer needed, set them, and run them.")
+app = typer.Typer(name="sweep", help="Show, configure and run the maintenance jobs.")
 
 _OPTIONS = (
-    option("interval", str, "How often finished messages, and parts of the log that nobody needs, are looked for."),
-    option("batch_size", int, "Rows that are removed at a time."),
-    option("detection_interval", str, "How often groups without heartbeats are looked for."),
+    option("interval", str, "How often to look for finished messages, and for partitions of the log that can go."),
+    option("batch_size", int, "Rows to remove at a time."),
+    option("detection_interval", str, "How often to look for groups without heartbeats."),
     option("heartbeat_timeout", str, "Of new topics: how long without a heartbeat makes a group DEAD."),
     option("subscription_retention", str, "How long DEAD and CANCELLED subscriptions are kept: 30d."),
     option("audit_retention", str, "How long entries of the audit log are kept: 90d, and at least 30d."),
@@ -46,7 +46,7 @@ _FIGURES = (
 def sweep(
     ctx: typer.Context,
     forever: Annotated[
-        bool, typer.Option("--forever", help="Sweep until Ctrl-C, for set-ups without a worker and without serve.")
+        bool, typer.Option("--forever", help="Sweep until Ctrl-C: for deployments without a worker and without serve.")
     ] = False,
     dsn: DsnOption = None,
     data_dir: DataDirOption = None,
@@ -113,7 +113,7 @@ async def set_(
     preset: Annotated[str | None, typer.Option("--preset", help=f"One of {', '.join(PRESETS)}.")] = None,
     **options: Any,
 ) -> None:
-    """Set how all processes sweep: a preset, and what is given besides. The rest stays as it is."""
+    """Set how all processes sweep: a preset, single options, or both. Other options keep their values."""
     given = {name: value for name, value in options.items() if value is not None}
     if not given and preset is None:
         raise usage_error("nothing to set", remedy="give --preset or an option: postbus sweep set --help")

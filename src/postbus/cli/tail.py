@@ -21,8 +21,10 @@ async def tail(
     cli: Cli,
     topic: Annotated[str, typer.Argument(metavar="TOPIC", help="The topic.", show_default=False)],
     from_start: Annotated[bool, typer.Option("--from-start", help="Begin with the oldest message.")] = False,
-    count: Annotated[int, typer.Option("-n", min=0, max=1_000_000, help="Begin with this many of the newest.")] = 10,
-    once: Annotated[bool, typer.Option("--once", help="Show what is there and end.")] = False,
+    count: Annotated[
+        int, typer.Option("-n", min=0, max=1_000_000, help="Begin with this many of the newest messages.")
+    ] = 10,
+    once: Annotated[bool, typer.Option("--once", help="Show the existing messages and end.")] = False,
 ) -> None:
     """Follow a topic without consuming: one line per message, until Ctrl-C.
 

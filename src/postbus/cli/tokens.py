@@ -17,7 +17,7 @@ app = group("tokens", "Make, list and revoke tokens for the HTTP server.")
 @command(app, "create")
 async def create(
     cli: Cli,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="What it is for.", show_default=False)],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="What the token is for.", show_default=False)],
     roles: Annotated[
         list[str],
         typer.Option(
@@ -26,17 +26,19 @@ async def create(
     ],
     topics: Annotated[
         list[str] | None,
-        typer.Option("--topic", help="Topics that it is for: names, in which * stands for any text. All by default."),
+        typer.Option(
+            "--topic", help="Limit it to these topics: names, in which * stands for any text. All by default."
+        ),
     ] = None,
     groups: Annotated[
         list[str] | None,
-        typer.Option("--group", help="Groups that it is for: names, in which * stands for any text. All by default."),
+        typer.Option(
+            "--group", help="Limit it to these groups: names, in which * stands for any text. All by default."
+        ),
     ] = None,
     no_payloads: Annotated[
         bool,
-        typer.Option(
-            "--no-payloads", help="Show it no payloads, headers, keys and errors; not for consumer and admin."
-        ),
+        typer.Option("--no-payloads", help="Withhold payloads, headers, keys and errors; not for consumer and admin."),
     ] = False,
     expires_in: Annotated[
         str | None, typer.Option("--expires-in", help="How long it works: 90d, 12h. Forever by default.")

@@ -27,37 +27,37 @@ _DURATION = "30s, 5m, 24h"
 TOPIC_OPTIONS = (
     option("semantics", str, "QUEUE: each message goes to one consumer. PUB_SUB: to every group."),
     option(
-        "ordered", bool, "QUEUE: messages of one key one after the other; a failing one holds up its key only.",
+        "ordered", bool, "QUEUE: handle the messages of a key in order; a failing one blocks only its key.",
         flag="--ordered/--no-ordered",
     ),
-    option("lease", str, f"How long a claimed message is held before somebody else gets it: {_DURATION}."),
+    option("lease", str, f"How long a lease lasts before another consumer gets the message: {_DURATION}."),
     option("max_attempts", int, "Attempts before a message becomes a dead letter."),
     option("retry_initial", str, "Wait before the second attempt …"),
     option("retry_factor", float, "… each further wait is this many times longer …"),
     option("retry_max", str, "… up to this."),
-    option("retry_jitter", float, "Each wait is changed at random by up to this part of it, 0 to 1."),
-    option("retention", str, "How long messages are kept that all are done with; 0 deletes those of a QUEUE on ack."),
+    option("retry_jitter", float, "Vary each wait at random by up to this share of it, 0 to 1."),
+    option("retention", str, "How long settled messages are kept; 0 deletes those of a QUEUE on ack."),
     option("dedup_window", str, "How long a deduplication key is remembered."),
     option("max_payload_bytes", int, "The largest payload."),
     option(
-        "notify", bool, "Wake consumers by every commit that publishes, also where these wait for one another.",
+        "notify", bool, "Wake consumers on every commit that publishes, even if commits then wait for each other.",
         flag="--notify/--no-notify",
     ),
-    option("namespace", str, "What it belongs to: groups can subscribe to all topics of a namespace; '' for none."),
-    option("task", str, "What it is for: groups can subscribe to all topics of a task; '' for none."),
-    option("tracking", str, "PUB_SUB: REFERENCE_COUNTING keeps receipts, OFFSET_WATERMARK only the groups' places."),
-    option("lanes", str, "PUB_SUB: slices that order per key is kept by, the most processes of a group; or named."),
-    option("storage", str, "PUB_SUB: shared with topics of a like retention, or own, for a hot topic."),
-    option("segment_size", int, "PUB_SUB: messages of one publish call that are stored in one row."),
+    option("namespace", str, "The namespace of the topic: groups can subscribe to a whole namespace; '' for none."),
+    option("task", str, "The task of the topic: groups can subscribe to a whole task; '' for none."),
+    option("tracking", str, "PUB_SUB: REFERENCE_COUNTING keeps receipts, OFFSET_WATERMARK only positions."),
+    option("lanes", str, "PUB_SUB: slices that keys map to, and the most processes of a group; or named."),
+    option("storage", str, "PUB_SUB: shared with topics of a similar retention; own for a busy topic."),
+    option("segment_size", int, "PUB_SUB: the most messages of one publish call that one row stores."),
     option("zero_subscription_retention", str, "PUB_SUB: how long messages are kept while no group is subscribed."),
     option(
         "block_writes_on_zero_subscriptions", bool, "PUB_SUB: refuse to publish while no group is ACTIVE.",
         flag="--block-writes-on-zero-subscriptions/--no-block-writes-on-zero-subscriptions",
     ),
-    option("max_retention", str, "PUB_SUB: after this messages go, even if a group has not had them."),
+    option("max_retention", str, "PUB_SUB: drop messages after this, even if a group has not received them."),
     option("dead_retention", str, "PUB_SUB: how long messages are kept for a group that became DEAD; 0: not at all."),
-    option("zombie_time", str, "PUB_SUB: a group without progress for this long keeps no messages any more."),
-    option("heartbeat_interval", str, "PUB_SUB: how often groups show that they are alive …"),
+    option("zombie_time", str, "PUB_SUB: after this long without progress a group no longer keeps messages."),
+    option("heartbeat_interval", str, "PUB_SUB: how often groups send heartbeats …"),
     option("heartbeat_timeout", str, "PUB_SUB: … and how long without that makes them DEAD."),
 )  # fmt: skip
 _OF_LOGS = (
@@ -199,7 +199,7 @@ async def delete(
     cli: Cli,
     name: Name,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
-    force: Annotated[bool, typer.Option("--force", help="Delete its messages too, and do not ask.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Also delete its messages, and do not ask.")] = False,
 ) -> None:
     """Delete a topic. One that holds messages, or has groups, is deleted only with --force."""
     async with cli.open_bus() as bus:
@@ -248,7 +248,7 @@ async def migrate(
         typer.Option("--tracking", help="REFERENCE_COUNTING or OFFSET_WATERMARK.", show_default=False),
     ] = None,
     hand_over: Annotated[
-        bool, typer.Option("--hand-over", help="Give what is left in the queue to the first group at once.")
+        bool, typer.Option("--hand-over", help="Give the messages left in the queue to the first group at once.")
     ] = False,
     no_wait: Annotated[
         bool, typer.Option("--no-wait", help="Do not wait for the queue: consuming processes go on with it.")

@@ -29,8 +29,8 @@ from postbus.errors import DatabaseUnavailable
 
 def up(
     cli: Cli,
-    demo: Annotated[bool, typer.Option("--demo", help="Run a small shop that shows what Postbus does.")] = False,
-    seconds: Annotated[float | None, typer.Option(min=0, help="End by itself after this long.")] = None,
+    demo: Annotated[bool, typer.Option("--demo", help="Run a small shop as live demo traffic.")] = False,
+    seconds: Annotated[float | None, typer.Option(min=0, help="End after this long.")] = None,
     http_port: Annotated[
         int | None,
         typer.Option(

@@ -25,9 +25,7 @@ _logger = logging.getLogger("postbus")
 
 DrainTimeout = Annotated[
     str | None,
-    typer.Option(
-        metavar="DURATION", help="How long a stop waits for handlers that are running; else for as long as they take."
-    ),
+    typer.Option(metavar="DURATION", help="How long a stop waits for running handlers; by default until they end."),
 ]
 LoopOption = Annotated[EventLoop, typer.Option("--loop", help="The event loop; auto: uvloop where it is installed.")]
 
@@ -38,7 +36,7 @@ def worker(
         str, typer.Argument(metavar="MODULE[:BUS]", help="The module, and its Bus (bus).", show_default=False)
     ],
     name: Annotated[
-        str | None, typer.Option(help="How the worker is listed, before a random part; by default host and pid.")
+        str | None, typer.Option(help="The worker's name in lists, before a random part; by default host and pid.")
     ] = None,
     log_level: Annotated[LogLevel, typer.Option(case_sensitive=False)] = LogLevel.INFO,
     log_format: Annotated[LogFormat | None, typer.Option(help="By default text, or json with --json.")] = None,
