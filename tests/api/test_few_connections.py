@@ -12,8 +12,9 @@ import pytest
 
 from faults.servers.hogs import all_connections
 from postbus._db import pool
-from postbus._db.pool import Connections, Slots
+from postbus._db.pool import Connections
 from postbus.embedded import EmbeddedPostgres
+from postbus.errors import DatabaseUnavailable
 from support.eventually import eventually
 
 
@@ -95,50 +96,60 @@ async def test_pool_without_any_connection_raises_the_servers_error(small_dsn: s
             await Connections(small_dsn, 10).open()
 
 
-async def test_slots_are_given_in_the_order_of_arrival() -> None:
-    """A late caller does not get ahead in the moment when a slot is returned."""
-    room, served = Slots(1), list[int]()
-    assert room.take_at_once()
+@pytest.fixture
+async def single(dsn: str) -> AsyncIterator[Connections]:
+    """Offer one connection to several tasks."""
+    connections = Connections(dsn, 1)
+    await connections.open()
+    yield connections
+    await connections.close()
+
+
+async def lent_at_once(connections: Connections) -> Any:
+    return await asyncio.wait_for(connections.lend(), 5)
+
+
+async def test_connection_is_lent_in_the_order_of_arrival(single: Connections) -> None:
+    """A late caller does not get ahead in the moment when a connection is returned."""
+    served = list[int]()
+    conn = await lent_at_once(single)
 
     async def take(number: int) -> None:
-        await room.take()
+        own = await single.lend()
         served.append(number)
-        room.give_back()
+        await asyncio.sleep(0)
+        single.take_back(own)
 
     waiting = [asyncio.create_task(take(number)) for number in range(3)]
     await asyncio.sleep(0)
-    room.give_back()
-    assert not room.take_at_once()
-    await asyncio.gather(*waiting)
-    assert served == [0, 1, 2]
-    assert room.take_at_once()
+    single.take_back(conn)
+    late = asyncio.create_task(take(3))
+    await asyncio.gather(*waiting, late)
+    assert served == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize("is_handed_one", [False, True])
-async def test_cancelled_waiter_takes_no_slot_along(is_handed_one: bool) -> None:
-    """This holds while it waits, and in the moment when it would have got the slot."""
-    room = Slots(1)
-    assert room.take_at_once()
-    waiting = asyncio.create_task(room.take())
+async def test_cancelled_waiter_takes_no_connection_along(single: Connections, is_handed_one: bool) -> None:
+    """This holds while it waits, and in the moment when it would have got the connection."""
+    conn = await lent_at_once(single)
+    waiting = asyncio.create_task(single.lend())
     await asyncio.sleep(0)
     if is_handed_one:
-        room.give_back()
+        single.take_back(conn)
     waiting.cancel()
     await asyncio.wait([waiting])
     if not is_handed_one:
-        room.give_back()
+        single.take_back(conn)
 
     assert waiting.cancelled()
-    assert room.take_at_once()
-    assert not room.take_at_once()
+    single.take_back(await lent_at_once(single))
 
 
-async def test_waiting_for_a_slot_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A slot that is returned afterwards goes to others."""
+async def test_waiting_for_a_connection_times_out(single: Connections, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error is that of a database that is away, and a connection that is returned afterwards goes to others."""
     monkeypatch.setattr(pool, "_TIMEOUT", 0.01)
-    room = Slots(1)
-    assert room.take_at_once()
-    with pytest.raises(TimeoutError):
-        await room.take()
-    room.give_back()
-    assert room.take_at_once()
+    conn = await lent_at_once(single)
+    with pytest.raises(DatabaseUnavailable, match="all connections of this process were in use"):
+        await ask(single, "select 1")
+    single.take_back(conn)
+    assert await ask(single, "select 1") == 1

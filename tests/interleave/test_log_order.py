@@ -242,7 +242,7 @@ async def test_deduplicated_message_has_its_id_before_its_sequence(connect: Conn
 async def test_every_sequence_is_taken_after_a_transaction_id(conn: Any) -> None:
     """`publish` takes the transaction id first and then the sequence, with or without a deduplication key."""
     source = await conn.fetchval("select prosrc from pg_proc where oid = 'postbus.append_segment'::regproc")
-    assert source.index("pg_current_xact_id()") < source.index("pg_sequence_last_value") < source.index("nextval(")
+    assert source.index("pg_current_xact_id()") < source.index("postbus.published_epoch(") < source.index("nextval(")
     for row in await conn.fetch("select prosrc from pg_proc where proname = 'publish'"):
         if "segment_number" in row["prosrc"]:
             assert row["prosrc"].index("pg_current_xact_id()") < row["prosrc"].index(
@@ -410,7 +410,7 @@ async def test_message_published_while_a_position_is_taken_is_read(connect: Conn
         """create or replace function postbus.last_sequence(storage_id integer) returns bigint
            language plpgsql volatile as $$
            declare
-               _epoch bigint := pg_sequence_last_value(postbus.epoch_sequence(storage_id));
+               _epoch bigint := postbus.published_epoch(storage_id);
                _position bigint := (_epoch << 43) + pg_sequence_last_value('postbus.segment_number');
            begin
                perform pg_advisory_xact_lock_shared(1);

@@ -146,8 +146,7 @@ def _written(payload: Any) -> bytes:
 
 def _may_hold_nan(encoded: bytes) -> bool:
     """Whether msgspec may have written NaN or infinity, as a value or as a key."""
-    find = encoded.rfind  # faster than `in`, on the path of each message
-    return find(b"null") >= 0 or find(b'"nan":') >= 0 or find(b'inf":') >= 0
+    return b"null" in encoded or b'"nan":' in encoded or b'inf":' in encoded
 
 
 def _as_plain(value: Any) -> Any:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
 from contextlib import nullcontext
 from typing import Any
 
@@ -40,7 +39,7 @@ class Connections:
         self._idle: list[tuple[Any, float]] = []
         """Idle connections, each with the time since when it is idle; the longest idle first."""
         self._used: set[Any] = set()
-        self._slots = Slots(size)
+        self._slots = asyncio.Semaphore(size)
         self._is_closed = False
         self._closing_idle: asyncio.TimerHandle | None = None
         self.watch = FailoverMonitor(dsn)
@@ -66,13 +65,22 @@ class Connections:
 
     async def lend(self) -> Any:
         """Lend a connection. `take_back` returns it."""
-        if not self._slots.take_at_once():
-            await self._slots.take()
+        await self._take_slot()
         try:
             return self._idle_one() or await self._new_one()
         except BaseException:
-            self._slots.give_back()
+            self._slots.release()
             raise
+
+    async def _take_slot(self) -> None:
+        if not self._slots.locked():
+            await self._slots.acquire()
+            return
+        try:
+            async with asyncio.timeout(_TIMEOUT):
+                await self._slots.acquire()
+        except TimeoutError:
+            raise TimeoutError(f"all connections of this process were in use for {_TIMEOUT:g} s") from None
 
     def _idle_one(self) -> Any:
         if self._is_closed:
@@ -97,8 +105,8 @@ class Connections:
 
     async def _wait_for_return(self) -> None:
         """Wait until another task returns a connection. For a while the pool has one slot less."""
-        await self._slots.take()
-        asyncio.get_running_loop().call_later(_FEWER, self._slots.give_back)
+        await self._take_slot()
+        asyncio.get_running_loop().call_later(_FEWER, self._slots.release)
 
     def _lent(self, conn: Any) -> Any:
         self._used.add(conn)
@@ -114,7 +122,7 @@ class Connections:
                 conn.terminate()
             else:
                 self._keep(conn)
-        self._slots.give_back()
+        self._slots.release()
 
     def _keep(self, conn: Any) -> None:
         self._idle.append((conn, time.monotonic()))
@@ -161,47 +169,6 @@ class Connections:
         self._is_closed = True
         if self._closing_idle is not None:
             self._closing_idle.cancel()
-
-
-class Slots:
-    """A limited number of slots. If none is free, callers wait for one in their order.
-
-    `asyncio.Semaphore` does the same, in five times as many steps when nobody waits.
-    """
-
-    def __init__(self, count: int) -> None:
-        self._free = count
-        self._waiting: deque[asyncio.Future[None]] = deque()
-
-    def take_at_once(self) -> bool:
-        """Take a slot if one is free."""
-        if self._free == 0:
-            return False
-        self._free -= 1
-        return True
-
-    async def take(self) -> None:
-        """Take a slot, or wait for one within the time limit of connections."""
-        if self.take_at_once():
-            return
-        turn = asyncio.get_running_loop().create_future()
-        self._waiting.append(turn)
-        try:
-            async with asyncio.timeout(_TIMEOUT):
-                await turn
-        except BaseException:
-            if not turn.cancel() and not turn.cancelled():  # the slot came just when the wait ended
-                self.give_back()
-            raise
-
-    def give_back(self) -> None:
-        """Free a slot: the caller that has waited longest gets it."""
-        while self._waiting:
-            turn = self._waiting.popleft()
-            if not turn.done():
-                turn.set_result(None)
-                return
-        self._free += 1
 
 
 class Borrowed:

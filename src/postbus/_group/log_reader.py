@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
-from collections import Counter, OrderedDict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
@@ -33,6 +34,23 @@ class _Kept:
         self.at = time.monotonic()
 
 
+class _Target:
+    """The position up to which groups read, so that all of them stand at the same one afterwards."""
+
+    __slots__ = ("began", "position", "taking")
+
+    def __init__(self) -> None:
+        self.taking = asyncio.Lock()
+        """Held by the read that goes to a new target."""
+        self.began = -math.inf
+        """When that read began."""
+        self.position = ""
+
+    def after(self, taken_at: float) -> tuple[float, str] | None:
+        """The target, if it is later than a cursor that was taken at `taken_at`."""
+        return (self.began, self.position) if self.began > taken_at else None
+
+
 class LogReader:
     """Reads the log, and keeps the last results for groups that come to the same position a moment later."""
 
@@ -40,13 +58,11 @@ class LogReader:
         self._store = store
         self._lane_sets: Counter[tuple[str, tuple[int, ...]]] = Counter()
         """How many lane sets have the same lanes of a topic: these can share results."""
-        self._kept: OrderedDict[_Key, _Kept] = OrderedDict()
-        self._kept_bytes = 0
         self._under_way: dict[_Key, asyncio.Future[ReadResult | None]] = {}
-        self._targets: dict[str, tuple[float, str]] = {}
-        """By topic: the target of the last read that went to a new one, and when that read began."""
-        self._taking_target: dict[str, asyncio.Lock] = {}
-        """By topic: held by the read that goes to a new target."""
+        self._kept: dict[_Key, _Kept] = {}
+        """The oldest result first."""
+        self._targets: defaultdict[str, _Target] = defaultdict(_Target)
+        """By topic."""
 
     @contextmanager
     def reading(self, topic: str, lanes: tuple[int, ...]) -> Iterator[None]:
@@ -58,7 +74,7 @@ class LogReader:
             self._lane_sets[topic, lanes] -= 1
             if self._lane_sets[topic, lanes] <= 1:
                 for key in [key for key in self._kept if key[:2] == (topic, lanes)]:
-                    self._drop(key)
+                    del self._kept[key]
             if not self._lane_sets[topic, lanes]:
                 del self._lane_sets[topic, lanes]
 
@@ -109,17 +125,16 @@ class LogReader:
         # One reader at a time goes to a new target, and the others read up to the same target, if it is later than
         # their own cursor. So all stand at the same position afterwards, and share their reads from then on. A reader
         # that found nothing queues again behind those that wait: one of them may find messages, and with them a target.
-        known = self._target_after(topic, taken_at)
+        target = self._targets[topic]
+        known = target.after(taken_at)
         if known is None:
-            if topic not in self._taking_target:
-                self._taking_target[topic] = asyncio.Lock()
-            async with self._taking_target[topic]:
-                known = self._target_after(topic, taken_at)
+            async with target.taking:
+                known = target.after(taken_at)
                 if known is None:
                     began = time.monotonic()
                     result = await self._query(key, began, None, max_count, max_bytes)
                     if result.server == server and result.target is not None:
-                        self._targets[topic] = began, result.target
+                        target.began, target.position = began, result.target
                     return result
         return await self._query(key, *known, max_count, max_bytes)
 
@@ -143,21 +158,17 @@ class LogReader:
     def forget(self) -> None:
         """Forget all results, because the server may have crashed and they are in doubt."""
         self._kept.clear()
-        self._kept_bytes = 0
         self._targets.clear()
 
-    def _target_after(self, topic: str, taken_at: float) -> tuple[float, str] | None:
-        known = self._targets.get(topic)
-        return known if known is not None and known[0] > taken_at else None
-
     def _keep(self, key: _Key, result: ReadResult) -> None:
+        """Keep a result for the other lane sets that have the same lanes."""
         others = self._lane_sets[key[:2]] - 1
         if others <= 0:
             return
         self._kept[key] = _Kept(result, others)
-        self._kept_bytes += result.size
-        while len(self._kept) > _KEPT_RESULTS or (self._kept_bytes > _KEPT_BYTES and len(self._kept) > 1):
-            self._drop(next(iter(self._kept)))
+        size = sum(kept.result.size for kept in self._kept.values())
+        while len(self._kept) > _KEPT_RESULTS or (size > _KEPT_BYTES and len(self._kept) > 1):
+            size -= self._kept.pop(next(iter(self._kept))).result.size
 
     def _take(self, key: _Key) -> ReadResult | None:
         """Take the result that is kept for a position. The last lane set that may ask for it removes it."""
@@ -166,13 +177,10 @@ class LogReader:
             return None
         kept.left -= 1
         if kept.left == 0:
-            self._drop(key)
+            del self._kept[key]
         return kept.result
 
     def _drop_old(self) -> None:
         """Drop old results. Messages that were purged, or whose topic was deleted, must not come back for ever."""
         while self._kept and (first := next(iter(self._kept.items())))[1].at < time.monotonic() - _KEPT_SECONDS:
-            self._drop(first[0])
-
-    def _drop(self, key: _Key) -> None:
-        self._kept_bytes -= self._kept.pop(key).result.size
+            del self._kept[first[0]]

@@ -1508,7 +1508,7 @@ create function postbus.continue_moves(
 
 -- storage: functions and views
 
--- Publishes the partitions of a new log storage to all sessions: see epoch_sequence. This takes two transactions: one
+-- Publishes the partitions of a new log storage to all sessions: see published_epoch. This takes two transactions: one
 -- adds the standby partition, which makes all sessions look up the storages again; the next lets them use what they
 -- know. Returns whether there is more to do at once. The sweep does it, too.
 create function postbus.publish_partitions(storage_id integer) returns boolean;

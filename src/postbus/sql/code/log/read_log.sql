@@ -47,10 +47,10 @@ begin
                            and pg_snapshot_xmin((_cursor.seen).snapshot) >= (_cursor.seen).txid
                       then postbus.last_sequence(_topic.storage_id) end;
     _snapshot := pg_current_snapshot();
-    if (pg_sequence_last_value(postbus.epoch_sequence(_topic.storage_id)) = (_cursor.seen).sequence >> 43
+    if (postbus.published_epoch(_topic.storage_id) = (_cursor.seen).sequence >> 43
         and split_part(current_setting('postbus.cluster', true), '/', 2) = 'postbus.cluster'::regclass::oid::text    -- see check_cluster
         and _sequence is not null and pg_snapshot_xmax(_snapshot) > (_cursor.seen).txid
-        and pg_relation_size('postbus.loss'::regclass, 'init') is not null) is not true     -- hears of new partitions: see append_segment
+        and postbus.learn_of_partitions()) is not true
     then
         _options := postbus.topic_options(topic);
         if _options.storage_id is null then

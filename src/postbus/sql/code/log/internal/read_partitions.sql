@@ -20,7 +20,8 @@ declare
     _has_late boolean;
     _low      bigint;
     _current  integer;              -- the epoch of the partition that is written to
-    _by_name  boolean;              -- each partition alone: they are many, or the storage is new (see epoch_sequence)
+    _learned  boolean;              -- assigned, which is quicker than to perform a statement
+    _by_name  boolean;              -- each partition alone: they are many, or the storage is new
     _epochs   integer[];            -- of the partitions to look at; null for what is late in all of them
     _closed   boolean[];
     _epoch    integer;
@@ -29,7 +30,6 @@ declare
     _last     bigint;
     _count    integer := 0;         -- messages, and their bytes, so far
     _bytes    bigint := 0;
-    _size     bigint;
     _stopped  boolean := false;
 begin
     perform postbus.check_cluster();
@@ -51,9 +51,9 @@ begin
         return next postbus.end_of_read(cursor, null, null);
         return;
     end if;
-    _current := pg_sequence_last_value(postbus.epoch_sequence(topic.storage_id));     -- after the snapshot, which may show what is there
+    _current := postbus.published_epoch(topic.storage_id);     -- after the snapshot, which may show what is there
     _by_name := topic.storage = 'own' or _current is null;
-    _size := pg_relation_size('postbus.loss'::regclass, 'init');       -- hears of new partitions: see append_segment
+    _learned := postbus.learn_of_partitions();         -- after the epoch, whose partition this session must know
     if pg_snapshot_xmin((cursor.seen).snapshot) < pg_snapshot_xmax((cursor.seen).snapshot) then
         _late := array(select x from pg_snapshot_xip((cursor.seen).snapshot) as x where x <= (cursor.seen).txid);
     end if;

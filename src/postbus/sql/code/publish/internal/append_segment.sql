@@ -24,13 +24,12 @@ create or replace function postbus.append_segment(
 language plpgsql as $$
 declare
     _is_first boolean := pg_current_xact_id_if_assigned() is null;
-    _epoch    bigint := case when pg_current_xact_id() is not null then pg_sequence_last_value(postbus.epoch_sequence(storage_id)) end;
+    _epoch    bigint := case when pg_current_xact_id() is not null then postbus.published_epoch(storage_id) end;
 begin
-    -- Taking and leaving a lock, of a table that nobody keeps locked, a session hears of new tables: a transaction that has
-    -- published before would not know a partition that was added since. The first time it hears when it locks the log.
-    number := case when _is_first or pg_relation_size('postbus.loss'::regclass, 'init') is not null
+    -- The first insert of a transaction learns of new partitions anyway, since it locks the log.
+    number := case when _is_first or postbus.learn_of_partitions()
                    then coalesce(number, nextval('postbus.segment_number')) end;
-    if _epoch is null then      -- the storage is new: see epoch_sequence
+    if _epoch is null then      -- the storage is new
         if not exists (select from postbus.log_partition l
                         where l.storage_id = append_segment.storage_id and l.epoch = 1 and l.closed_txid is null) then
             perform postbus.refuse('PB507', format('sequence postbus.log_epoch_%s has lost its value', storage_id),

@@ -39,6 +39,6 @@ begin
             return _at;
         end if;
     end loop;
-    -- A storage that is new may not be known here: see epoch_sequence.
-    return case when pg_sequence_last_value(postbus.epoch_sequence(_topic.storage_id)) is null then statement_timestamp() end;
+    -- A storage that is new may not be known here: see published_epoch.
+    return case when postbus.published_epoch(_topic.storage_id) is null then statement_timestamp() end;
 end $$;

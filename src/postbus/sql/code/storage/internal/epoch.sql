@@ -1,4 +1,4 @@
--- The epoch that a log storage writes to.
+-- The epoch that a log storage writes to. A new storage has one, too, though it is not published.
 create or replace function postbus.epoch(storage_id integer) returns bigint
 language sql volatile
-return coalesce(pg_sequence_last_value(postbus.epoch_sequence(storage_id)), 1);
+return coalesce(postbus.published_epoch(storage_id), 1);
