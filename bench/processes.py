@@ -38,7 +38,7 @@ class ProcessFailed(PostbusError):
 
 
 Work = Callable[[], Coroutine[Any, Any, T]]
-"""What a process runs in its event loop. It is pickled, so by its name."""
+"""The function that a process runs in its event loop. It is pickled, so by its name."""
 
 
 async def elsewhere(work: Work[T]) -> T:

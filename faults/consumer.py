@@ -307,7 +307,7 @@ def forget_open_transactions() -> None:
 
 
 async def _opened(dsn: str) -> Bus:
-    """Whoever starts workers starts them again if the server is away just then."""
+    """Open a bus. If the server is away just then, try again, as a supervisor of workers would."""
     bus = Bus.open(dsn)
     while True:
         with suppress(DatabaseUnavailable):

@@ -47,11 +47,11 @@ _NOT_COMPLETED = """
     select count(*) from postbus.message_states m
      where m.topic = $1 and m.status <> 'COMPLETED' and not exists (select from postbus.dead_letter d where d.id = m.id)
 """
-# Leaves are numbered from 1 on, and the oldest are dropped first.
+# Partitions are numbered from 1 on, and the oldest are dropped first.
 _DROPPED = """
     select coalesce(sum(oldest - 1), 0)::integer
       from (select min(epoch) as oldest from postbus.log_partition join postbus.log_storage s on s.id = storage_id
-             where s.topic_id is not null group by storage_id) as leaves
+             where s.topic_id is not null group by storage_id) as part
 """
 
 
@@ -138,7 +138,7 @@ class World:
         self.producers: list[Process] = []
         self.consumers: list[Process] = []
         self.consumer_options: Mapping[str, object] = {}
-        """What those begin with that are there from the beginning."""
+        """The options of the consumers that are there from the beginning."""
         self._seed = seed
         self._journal = Journal(folder / "driver.journal")
         self._count = 0

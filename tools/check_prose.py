@@ -15,7 +15,7 @@ SHORT_PAGES = ("README.md", "ARCHITECTURE.md")
 MOST_LINES = 150
 CODE = ("src", "tools", "faults", "bench", "tests", "examples")
 SKIPPED = {"build", "dist", "node_modules"}
-VAGUE = ("Who", "What", "That")
+VAGUE = re.compile(r"(Who|Whom|Whose|Whoever|What|That|How it|How that|From when)\b")
 
 _FENCE = re.compile(r"^(```|~~~).*?^\1", re.DOTALL | re.MULTILINE)
 _INLINE_CODE = re.compile(r"`[^`\n]*`")
@@ -83,16 +83,15 @@ def _without_code(page: Path, *, keep_inline: bool = False) -> str:
 
 
 def docstrings(files: Iterable[Path]) -> Iterator[Finding]:
-    """Find docstrings that begin with a relative clause instead of a subject or a verb."""
+    """Find docstrings, also those of attributes, that begin with a relative clause instead of a subject or a verb."""
     for path in files:
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-            if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-                continue
-            first = (ast.get_docstring(node) or "").partition(" ")[0]
-            if first in VAGUE:
-                yield Finding(
-                    path, node.body[0].lineno, f"has a docstring that begins with {first!r}: name the subject"
-                )
+            for statement in getattr(node, "body", ()) if not isinstance(node, ast.Lambda | ast.IfExp) else ():
+                if not isinstance(statement, ast.Expr) or not isinstance(statement.value, ast.Constant):
+                    continue
+                if (first := VAGUE.match(str(statement.value.value).lstrip())) is not None:
+                    problem = f"has a docstring that begins with {first[0]!r}: name the subject"
+                    yield Finding(path, statement.lineno, problem)
 
 
 def findings(root: Path) -> Iterator[Finding]:

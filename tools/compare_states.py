@@ -47,7 +47,7 @@ _ADVANCE = (
     "done_indexes => array[null::int], passed => array[$5::bigint]{})"
 )
 _TOKENS = ", tokens => array[$6::uuid]"
-"""What newer functions ask for."""
+"""The parameter that newer functions require."""
 
 
 async def load(dsn: str, messages: int, batch: int) -> None:

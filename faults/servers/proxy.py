@@ -202,7 +202,7 @@ class _Link:
         self._to_server: asyncio.StreamWriter | None = None
         self._conversation = Conversation()
         self._awaited: OnCommit | None = None
-        """What happens to the answer of the COMMIT that the server has."""
+        """The fate of the answer to the COMMIT that the server has received."""
         self.has_lost = False
 
     def abort(self) -> None:

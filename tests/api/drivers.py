@@ -26,7 +26,7 @@ class Program:
     def __init__(self, conn: Any, error: type[Exception] | tuple[type[Exception], ...]) -> None:
         self.conn = conn
         self.error = error
-        """What the driver raises of its own."""
+        """The class of the errors that the driver raises."""
         self._block: Any = None
         self._savepoint: Any = None
 

@@ -143,10 +143,10 @@ async def test_each_message_of_many_is_found(bus: Bus, conn: Any) -> None:
     await create_log(bus, "other")
     storage = await conn.fetchval("select storage_id from postbus.topic where name = 't'")
     ids: list[int] = []
-    for leaf in range(2):
+    for partition in range(2):
         for topic in ("t", "other"):
             async with bus.transaction() as tx:
-                found = await bus.publish_many(tx, topic, [leaf * 3 + n for n in range(3)])
+                found = await bus.publish_many(tx, topic, [partition * 3 + n for n in range(3)])
             ids += found if topic == "t" else []
         await rotate(conn, storage)
     assert [(await bus.admin.message("t", id)).payload for id in ids] == [str(n).encode() for n in range(6)]

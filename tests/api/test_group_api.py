@@ -102,9 +102,10 @@ def test_group_options_are_checked() -> None:
     """Options that a group cannot have, and group options without a group, are refused."""
     bus = Bus("postgresql:///none")
     wrong: Any = 5
+    misspelled: Any = "stop"
 
     with pytest.raises(InvalidOption, match="on_failure"):
-        bus.group("g", "t", on_failure="stop")  # type: ignore[arg-type]
+        bus.group("g", "t", on_failure=misspelled)
     with pytest.raises(InvalidOption, match="filter"):
         bus.group("g", "t", filter=wrong)
     with pytest.raises(InvalidOption, match="concurrency"):

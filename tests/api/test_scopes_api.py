@@ -112,9 +112,10 @@ def test_start_maps_to_a_mode_for_several_topics(start: Any, mode: str, at: date
 
 def test_bad_default_mode_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither the environment nor the caller can set an unknown mode, or one that needs a time."""
-    for mode in ("old", "timestamp"):
+    modes: list[Any] = ["old", "timestamp"]
+    for mode in modes:
         with pytest.raises(InvalidOption, match="default mode"):
-            Bus.open("postgresql://nowhere/", default_mode=mode)  # type: ignore[arg-type]
+            Bus.open("postgresql://nowhere/", default_mode=mode)
     monkeypatch.setenv("POSTBUS_DEFAULT_SUBSCRIPTION_MODE", "old")
     with pytest.raises(InvalidOption, match="'old'"):
         Bus.open("postgresql://nowhere/")

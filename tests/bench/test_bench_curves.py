@@ -57,7 +57,7 @@ def test_nothing_is_lost_on_the_way(report: dict[str, Any]) -> None:
 
 
 def test_every_curve_becomes_a_line_of_a_chart(report: dict[str, Any]) -> None:
-    """Whose title says what it is about."""
+    """The title of the chart names what the curve shows."""
     titles = [picture.title for picture in pictures(report)]
 
     assert titles == [

@@ -128,7 +128,7 @@ _DIFFERS_IN = {
     ("log_partition", "listed"),
     ("log_partition", "after_number"),
 }
-"""A kill does not set a sequence back: numbers are missing, and a leaf that has begun is listed one sweep earlier.
+"""A kill does not set a sequence back: numbers are missing, and a partition that has begun is listed one sweep earlier.
 The fields of an event name times."""
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from faults.servers.postgres import Server
 from faults.servers.run import Servers
-from support.log_sql import create_topic, cursor_of, leaves, read_all, rotate, subscribe
+from support.log_sql import create_topic, cursor_of, partitions_of, read_all, rotate, subscribe
 from support.queue_sql import publish
 
 
@@ -44,7 +44,7 @@ async def test_publishers_continue_in_the_same_partition(servers: Servers, fails
 
     conn = await _connect(standby or server)
     await publish(conn, "three")
-    assert await leaves(conn, storage) == [1, 2]
+    assert await partitions_of(conn, storage) == [1, 2]
     assert (await read_all(conn, await cursor_of(conn, group)))[0] == ["one", "two", "three"]
     await conn.close()
     for one in filter(None, (standby, server)):

@@ -300,7 +300,8 @@ async def test_stop_while_lanes_are_released_repeats_nothing(
         await note_done(store, *args)
 
     async def settle_after_the_stop(lane_set: Any) -> None:
-        if asyncio.current_task().get_name().startswith("postbus-leave"):  # type: ignore[union-attr]
+        task = asyncio.current_task()
+        if task is not None and task.get_name().startswith("postbus-leave"):
             await asyncio.sleep(0.1)
         await settle(lane_set)
 
@@ -313,7 +314,8 @@ async def test_stop_while_lanes_are_released_repeats_nothing(
         await bus.send("t", n, key=key)
     run = asyncio.create_task(bus.run())
     await eventually(all_began)
-    [consumer] = bus._worker._started_groups._assigner.consumers.values()  # type: ignore[union-attr]
+    worker: Any = bus._worker
+    [consumer] = worker._started_groups._assigner.consumers.values()
     settle = consumer._cursor_writer.settle
     monkeypatch.setattr(consumer._cursor_writer, "settle", settle_after_the_stop)
     monkeypatch.setattr(Store, "note_done", note_slowly)

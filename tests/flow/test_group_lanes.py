@@ -293,10 +293,12 @@ async def test_worker_starts_although_its_commits_break(bus: Bus, proxy: Proxy, 
         async def handle(n: int) -> None:
             got.append(n)
 
+        async def several_commits_broke() -> None:
+            assert len(proxy.cuts) >= 3
+
         proxy.on_commit = on_commit
         async with running(consumer):
-            await proxy.commit_seen.wait()
-            await asyncio.sleep(0.3)  # more of them
+            await eventually(several_commits_broke)
             proxy.on_commit = OnCommit.PASS
             await are_shared(conn, 8)
             await publish_numbers(bus, range(5))

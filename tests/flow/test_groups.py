@@ -14,6 +14,7 @@ import pytest
 
 from postbus import Bus, Message, Middleware, Outgoing, Start
 from postbus._db.store import Store
+from postbus._wakeup.waiters import TimedWaker
 from postbus.embedded import EmbeddedPostgres
 from postbus.group import stable_hash
 from support.eventually import eventually
@@ -496,6 +497,18 @@ async def test_woken_lane_set_reads_messages_published_before_the_wake_up(
     keys = {await conn.fetchval("select postbus.lane_of($1, 2)", key): key for key in "abcdef"}
     got: list[int] = []
 
+    polls: dict[int, float] = {}
+    woken_within = TimedWaker.woken_within
+
+    async def noted(self: TimedWaker, seconds: float) -> bool:
+        polls[id(self)] = asyncio.get_running_loop().time() + seconds
+        return await woken_within(self, seconds)
+
+    async def no_poll_is_near() -> None:
+        latest = sorted(polls.values())[-2:]
+        assert len(latest) == 2
+        assert min(latest) > asyncio.get_running_loop().time() + 1
+
     @bus.subscribe("t", group="g", start=Start.BEGINNING, poll=60)
     async def handle(n: int) -> None:
         got.append(n)
@@ -503,10 +516,11 @@ async def test_woken_lane_set_reads_messages_published_before_the_wake_up(
     async with running(bus):
         await is_through(conn)
     await conn.execute("update postbus.lane set deaths = 1, careful_until = 1")  # so that they are read separately
+    monkeypatch.setattr(TimedWaker, "woken_within", noted)
     async with running(bus):
         for number, lane in enumerate((0, 1, 1, 0)):  # whichever lane set is woken first
             if number % 2 == 0:
-                await asyncio.sleep(1.3)  # by then their next polls are more than a second away
+                await eventually(no_poll_is_near)
             await conn.execute("select postbus.publish('t', to_jsonb($1::integer), $2)", number, keys[lane])
             await has(got, number + 1, within=0.5)
 

@@ -27,8 +27,8 @@ from support.grouping import are_listed, are_shared, collect, create_log, has, i
 from support.log_sql import (
     advance,
     create_topic,
-    leaves,
     let_die,
+    partitions_of,
     publish_many,
     read,
     rotate,
@@ -126,13 +126,13 @@ async def test_pitfall_2_flapping_group_neither_flips_nor_holds_data_forever(con
         assert await beat(conn, group, timedelta(seconds=(crash + 1) * 290)) == []
     assert max(misses) >= 3, "it was missed in many looks"
     assert await conn.fetchval(changed) == at_first, "and was ACTIVE all the time"
-    assert await leaves(conn, storage) == [1, 2], "what it has not had is kept for it"
+    assert await partitions_of(conn, storage) == [1, 2], "what it has not had is kept for it"
 
     await beat(conn, group, 2 * _DAY + _MINUTE)  # it is as alive as ever
 
     async def is_dropped() -> None:
         await sweep(conn, storage, 2 * _DAY + _MINUTE)
-        assert await leaves(conn, storage) == [2]
+        assert await partitions_of(conn, storage) == [2]
 
     await eventually(is_dropped)
     row = await conn.fetchrow("select state, lost, lag from postbus.groups")

@@ -27,7 +27,7 @@ TYPES: dict[str, Any] = {
     "popped": postbus.Popped,
     "registry": events.Registry,
 }
-"""What variables of the pages are."""
+"""The values of the variables that pages use."""
 
 
 def _tree(snippet: Block) -> ast.Module:

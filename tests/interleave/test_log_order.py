@@ -393,10 +393,10 @@ async def test_reads_in_one_transaction_find_an_added_partition(connect: Connect
                 cursor = piece.next
             await publish(conn, text)
             await rotate(conn, id)
-            await publish(conn, f"{text} in the new leaf")
+            await publish(conn, f"{text} in the new partition")
             piece = await read(reader, cursor)
             cursor = piece.next
-        assert piece.messages == [text, f"{text} in the new leaf"]
+        assert piece.messages == [text, f"{text} in the new partition"]
 
 
 async def test_message_published_while_a_position_is_taken_is_read(connect: Connect) -> None:

@@ -22,8 +22,8 @@ from support.log_sql import (
     advance,
     create_topic,
     cursor_of,
-    leaves,
     let_die,
+    partitions_of,
     publish_many,
     put_off,
     read,
@@ -326,7 +326,7 @@ async def test_a_publisher_that_waits_for_the_rebase_is_not_lost(
 
 
 async def test_a_dump_made_while_a_leaf_was_begun(conn: Any, restore: Restore) -> None:
-    """Sequences are dumped as they are, so the epoch may be ahead of the leaves: rebase and sweep mend that."""
+    """Sequences are dumped as they are, so the epoch may be ahead of the partitions: rebase and sweep mend that."""
     storage = await create_topic(conn)
     group = await subscribe(conn)
     await publish(conn, "one")
@@ -338,7 +338,7 @@ async def test_a_dump_made_while_a_leaf_was_begun(conn: Any, restore: Restore) -
     await sweep(there, storage)
     await publish(there, "three")
 
-    assert await leaves(there, storage) == [1, 2]
+    assert await partitions_of(there, storage) == [1, 2]
     assert await _take_all(there, group) == ["one", "two", "three"]
 
 

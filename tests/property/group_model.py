@@ -97,7 +97,7 @@ class Messages:
     """The states of the messages. They are updated after each step, and a completion is never taken back."""
 
     done_by: dict[str, set[int]] = field(default_factory=dict)
-    """What each group has settled, by its name: also groups that are gone."""
+    """The messages that each group has settled, by its name; groups that are gone are included."""
     completed: set[int] = field(default_factory=set)
     wanted: set[int] = field(default_factory=set)
     """Some group was required for it, or has settled it."""

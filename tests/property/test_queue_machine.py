@@ -57,7 +57,7 @@ class Queue(RuleBasedStateMachine):
         self.paused = False
         self.messages: dict[int, Queued] = {}
         self.leases: dict[Any, tuple[set[int], timedelta]] = {}
-        """What is open in each, and when it ends."""
+        """The open messages of each lease, and when it ends."""
         self.alone: set[Any] = set()
         """Leases whose holder does nothing else."""
         self.over: list[tuple[Any, list[int]]] = []

@@ -68,7 +68,7 @@ class _World:
         self.later = timedelta(0)
         self.storage = 0
         self.thinned = self.dropped = 0
-        self._leaves: dict[int, datetime | None] = {}
+        self._partitions: dict[int, datetime | None] = {}
 
     async def begin(self) -> None:
         for name in ("a", "b"):
@@ -172,21 +172,23 @@ class _World:
             while (await self._sweep_at(now))["more"]:
                 pass
             # For dropped partitions use what was known before; one closed and dropped at once was closed now.
-            leaves = self._leaves | dict(await self.conn.fetch("select epoch, closed_at from postbus.log_partition"))
-            gone = leaves.keys() - set(await self._epochs())
+            partitions = self._partitions | dict(
+                await self.conn.fetch("select epoch, closed_at from postbus.log_partition")
+            )
+            gone = partitions.keys() - set(await self._epochs())
             for topic in self.topics:
                 expected = {
                     id
-                    for id, leaf in topic.there.items()
-                    if topic.keeps(id, leaves[leaf] or (now if leaf in gone else None), now)
+                    for id, epoch in topic.there.items()
+                    if topic.keeps(id, partitions[epoch] or (now if epoch in gone else None), now)
                 }
                 assert await self._stored(topic) == expected
 
         await eventually(is_as_expected, within=30)  # transactions of other databases may delay a sweep
-        self._leaves = dict(await self.conn.fetch("select epoch, closed_at from postbus.log_partition"))
+        self._partitions = dict(await self.conn.fetch("select epoch, closed_at from postbus.log_partition"))
         for topic in self.topics:
             kept = await self._stored(topic)
-            topic.there = {id: leaf for id, leaf in topic.there.items() if id in kept}
+            topic.there = {id: epoch for id, epoch in topic.there.items() if id in kept}
             for group in topic.groups.values():
                 group.unread &= kept
 

@@ -29,7 +29,7 @@ class AtWork:
     name: str
     url: str
     numbers: Callable[[int], Awaitable[list[int]]]
-    """What has arrived, in order, when so many have to be there."""
+    """Waits until so many messages have arrived, and returns their numbers in order."""
     options: str = ""
     """In its table of the settings."""
     server: servers.Server | None = None

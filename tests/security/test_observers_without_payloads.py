@@ -46,7 +46,7 @@ class House(Standing):
     """The target of the attacks."""
 
     names: dict[str, list[str]]
-    """What the parameters of paths can be."""
+    """The values that parameters of paths can have."""
     described: dict[str, Any]
     """The server's description of itself."""
 

@@ -219,8 +219,8 @@ async def test_force_complete_spans_several_partitions(conn: Any) -> None:
     """Messages in closed partitions are skipped and counted."""
     storage = await create_topic(conn)
     group = await subscribe(conn)
-    for leaf in range(3):
-        await publish_many(conn, f"{leaf}a", f"{leaf}b")
+    for partition in range(3):
+        await publish_many(conn, f"{partition}a", f"{partition}b")
         await rotate(conn, storage)
     middle = await now(conn)
     await publish(conn, "young")

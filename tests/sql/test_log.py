@@ -25,7 +25,7 @@ async def test_ids_encode_segment_and_index(conn: Any) -> None:
 
     assert piece.ids == [one, *many, last]
     assert [id % 1024 for id in piece.ids] == [0, 0, 1, 2, 0]
-    assert sorted(piece.ids) == piece.ids, "they go on in the next leaf"
+    assert sorted(piece.ids) == piece.ids, "they go on in the next partition"
     rows = await conn.fetch("select id, payload, sequence, index from postbus.log order by sequence, index")
     assert [(row["id"], row["payload"].decode()) for row in rows] == list(zip(piece.ids, piece.messages, strict=True))
     assert [(row["sequence"], row["index"]) for row in rows] == piece.places

@@ -15,8 +15,8 @@ from support.log_sql import (
     advance,
     create_topic,
     cursor_of,
-    leaves,
     let_die,
+    partitions_of,
     pass_all,
     publish_many,
     publish_partitions,
@@ -93,7 +93,7 @@ async def test_partition_is_followed_by_the_next_after_its_period(conn: Any) -> 
     assert [(await sweep(conn, storage, 3 * _HOUR))["opened"] for _ in range(3)] == [None, 2, None]
     await publish(conn, "two")
 
-    assert await leaves(conn, storage) == [1, 2]
+    assert await partitions_of(conn, storage) == [1, 2]
     assert await conn.fetchval("select count(*) from postbus.segment_2_2") == 1
     assert await conn.fetchval("select max(epoch) from postbus.log_partition") == 3
 
@@ -110,7 +110,7 @@ async def test_full_partition_is_followed_by_the_next(conn: Any) -> None:
     )
     await _sweep_all(conn, storage)
 
-    assert await leaves(conn, storage) == [1, 2]
+    assert await partitions_of(conn, storage) == [1, 2]
 
 
 async def test_few_partitions_gather_while_a_group_keeps_old_messages(conn: Any) -> None:
@@ -126,9 +126,9 @@ async def test_few_partitions_gather_while_a_group_keeps_old_messages(conn: Any)
     await publish(conn, "new")
 
     await _sweep_all(conn, storage, timedelta(minutes=58))
-    assert await leaves(conn, storage) == [1, 2]
+    assert await partitions_of(conn, storage) == [1, 2]
     await _sweep_all(conn, storage, timedelta(minutes=62))
-    assert await leaves(conn, storage) == [1, 2, 3]
+    assert await partitions_of(conn, storage) == [1, 2, 3]
 
 
 async def test_reset_sequence_is_not_taken_for_a_new_storage(conn: Any) -> None:
@@ -239,7 +239,7 @@ async def test_partition_goes_after_retention_when_every_group_is_past(conn: Any
     assert await pass_all(conn, slow) == 1
     assert await _sweep_all(conn, storage) == [], "retained"
     assert await _sweep_until(["segment_1_1"], conn, storage, 2 * _HOUR)
-    assert await leaves(conn, storage) == [2]
+    assert await partitions_of(conn, storage) == [2]
     assert await _lost(conn) == {}
     await publish(conn, "two")
     assert (await read_all(conn, await cursor_of(conn, slow)))[0] == ["two"]
@@ -907,7 +907,7 @@ async def test_sweep_aborted_at_any_point_is_repeated(connect: Connect) -> None:
         assert dropped
 
     await eventually(some_are_dropped, within=30)
-    epochs = await leaves(conn, storage)
+    epochs = await partitions_of(conn, storage)
     assert epochs[-1] == await conn.fetchval("select last_value from postbus.log_epoch_1")
     assert len(dropped) == len(set(dropped)) > 0
     tables = await conn.fetch(

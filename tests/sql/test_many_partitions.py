@@ -18,11 +18,11 @@ LEAVES = int(os.environ.get("POSTBUS_TEST_LEAVES", "60"))
 _ASKED = "select d.*, m.status as of_all from postbus.deliveries_of('t', $1) as d, postbus.message_state('t', $1) as m"
 
 
-async def _fill(conn: Any, storage: int, group: int, leaves: int) -> list[int]:
+async def _fill(conn: Any, storage: int, group: int, partitions: int) -> list[int]:
     """Put one message into each of many partitions, settled by the group, with its ledger and receipts."""
     [lane] = await take(conn, "w", group)
     ids: list[int] = []
-    for _ in range(leaves):
+    for _ in range(partitions):
         ids += await publish_many(conn, "x")
         piece = await read(conn, lane.cursor)
         await advance(conn, [lane], piece.next, 1)

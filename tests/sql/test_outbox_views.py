@@ -281,7 +281,7 @@ async def test_cleanup_removes_what_nobody_needs(bus: Bus, conn: Any) -> None:
         await bus.send("orders.events", n)
     storage = await conn.fetchval("select storage_id from postbus.topic where name = 'orders.events'")
     await rotate(conn, storage)
-    await bus.send("orders.events", "in the next leaf")
+    await bus.send("orders.events", "in the next partition")
     await sweep(conn, storage)
     gone = 0
 

@@ -127,8 +127,8 @@ async def test_one_message_is_found_among_many_partitions(conn: Any) -> None:
     group = await subscribe(conn)
     ids = []
     blocks = []
-    for leaves in (3, 30):
-        for _ in range(leaves):
+    for partitions in (3, 30):
+        for _ in range(partitions):
             ids += await publish_many(conn, "x")
             await rotate(conn, storage)
         await pass_all(conn, group)

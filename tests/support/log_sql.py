@@ -274,12 +274,12 @@ async def rotate(conn: Any, storage: int) -> int:
     # at most: a standby partition, the storage is published, one more partition, and then that one begins
     for _ in range(4):
         opened = opened or (await sweep(conn, storage))["opened"]
-    assert opened, "the leaf is empty"
+    assert opened, "the partition is empty"
     await conn.execute("update postbus.log_storage set partition_bytes = 1 << 30 where id = $1", storage)
     return int(opened)
 
 
-async def leaves(conn: Any, storage: int) -> list[int]:
+async def partitions_of(conn: Any, storage: int) -> list[int]:
     """Return the epochs of the existing partitions, up to the one that is written to."""
     rows = await conn.fetch(
         "select epoch from postbus.log_partition where storage_id = $1 and epoch <= postbus.epoch($1) order by 1",

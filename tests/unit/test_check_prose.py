@@ -53,15 +53,16 @@ def test_vague_docstrings_are_reported(tmp_path: Path) -> None:
     write(
         tmp_path,
         "tools/module.py",
-        '"""What is here."""\n\n\nclass Waiter:\n    """Whoever waits."""\n\n'
+        '"""What is here."""\n\n\nclass Waiter:\n    """Waits."""\n\n    name = ""\n    """Whose it is."""\n\n'
         '    def wait(self) -> None:\n        """Who waits."""\n\n'
         '    async def end(self) -> None:\n        """\n        That it ends.\n        """\n',
     )
 
     assert found(tmp_path) == [
         "tools/module.py:1: has a docstring that begins with 'What': name the subject",
-        "tools/module.py:8: has a docstring that begins with 'Who': name the subject",
-        "tools/module.py:11: has a docstring that begins with 'That': name the subject",
+        "tools/module.py:8: has a docstring that begins with 'Whose': name the subject",
+        "tools/module.py:11: has a docstring that begins with 'Who': name the subject",
+        "tools/module.py:14: has a docstring that begins with 'That': name the subject",
     ]
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from postbus import Bus
 from support.eventually import eventually
 from support.fix_database import Connect
-from support.log_sql import create_topic, cursor_of, leaves, publish_partitions, read, read_all, subscribe, sweep
+from support.log_sql import create_topic, cursor_of, partitions_of, publish_partitions, read, read_all, subscribe, sweep
 from support.queue_sql import publish
 
 
@@ -69,7 +69,7 @@ async def _write_to_all(conn: Any, storage: int, publisher: Any) -> list[str]:
     published = []
     last = await _count(conn, storage)
     await conn.execute("update postbus.log_storage set partition_bytes = 1")
-    while len(there := await leaves(conn, storage)) < last:
+    while len(there := await partitions_of(conn, storage)) < last:
         published.append(f"to {len(there)}")
         await publish(publisher, published[-1])
         for _ in range(3):
