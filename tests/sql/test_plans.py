@@ -83,11 +83,17 @@ async def test_read_beside_open_transactions_reads_only_new_segments(
 
 
 async def _blocks(conn: Any, query: str, *args: Any) -> int:
-    """Return how many blocks a query reads, including its functions, once its plans are cached."""
-    for _ in range(2):
+    """Return how many blocks a query reads, including its functions, once its plans are cached.
+
+    An autovacuum or analyze of another process makes a session look up its plans once more, so the least of a few calls
+    counts.
+    """
+    counts = []
+    for _ in range(4):
         explained = await conn.fetch(f"explain (analyze, buffers, costs off, timing off, summary off) {query}", *args)
-    text = "\n".join(row[0] for row in explained)
-    return int(re.findall(r"shared hit=(\d+)", text.split("Planning")[0])[0])
+        text = "\n".join(row[0] for row in explained)
+        counts.append(int(re.findall(r"shared hit=(\d+)", text.split("Planning")[0])[0]))
+    return min(counts[1:])
 
 
 async def test_states_of_all_messages_are_computed_from_few(conn: Any) -> None:
