@@ -259,14 +259,15 @@ def _check_parts(call: InCall, data: JSONBody[TransactionBody]) -> None:
     call.server.quotas.check_batch(len(data.ack) + sum(len(part.messages) for part in data.push))
 
 
-async def _leases(call: InCall, held: list[LeasedMessage]) -> dict[UUID, list[int]]:
+async def _leases(call: InCall, messages: list[LeasedMessage]) -> dict[UUID, list[int]]:
     """Messages by the token of their lease, which the caller's topics and groups have to allow."""
-    call.server.quotas.check_batch(len(held))
+    call.server.quotas.check_batch(len(messages))
     leases: dict[UUID, list[int]] = {}
-    for one in held:
+    for one in messages:
         leases.setdefault(one.token, []).append(int(one.id))
     await call.check_leases(leases)
-    return leases
+    # Whoever locks several leases locks them in the order of their tokens.
+    return dict(sorted(leases.items()))
 
 
 def _settled(held: list[LeasedMessage], lost: Iterable[int]) -> Settled:
