@@ -36,6 +36,8 @@ async def test_payload_can_come_from_stdin(cli: Cli, bus: Bus, args: list[str]) 
     [
         (None, b"[1]\n", (b"[1]", "application/json")),
         (None, b"NaN", (b"NaN", "text/plain; charset=utf-8")),
+        (None, b'"\\ud800"\n', (b'"\\ud800"', "application/json")),
+        (None, b"[1e400]\n", (b"[1e400]", "application/json")),
         (None, b"\xff\n", (b"\xff\n", "application/octet-stream")),
         ("--text", b"[1]\n", (b"[1]", "text/plain; charset=utf-8")),
         ("--json-payload", b'"x"', (b'"x"', "application/json")),
@@ -45,7 +47,7 @@ async def test_payload_can_come_from_stdin(cli: Cli, bus: Bus, args: list[str]) 
 async def test_form_of_the_payload_is_detected(
     cli: Cli, bus: Bus, flag: str | None, given: bytes, stored: tuple[bytes, str]
 ) -> None:
-    """It is JSON, text or bytes, unless a flag says which."""
+    """It is JSON, text or bytes, unless a flag says which. JSON is what HTTP accepts as JSON."""
     await cli("publish", "jobs", *filter(None, [flag]), given=given)
 
     (row,) = await bus.admin.messages("jobs")

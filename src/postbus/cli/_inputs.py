@@ -8,9 +8,7 @@ from datetime import UTC, datetime, timedelta
 from enum import Enum
 from typing import Any
 
-import msgspec
-
-from postbus._content.codec import encode
+from postbus._content.codec import check_json
 from postbus._content.content_types import BYTES, JSON, TEXT
 from postbus._runtime.visible_text import visible
 from postbus.cli._exits import refusal, usage_error
@@ -31,14 +29,20 @@ class PayloadForm(Enum):
 
 
 def as_payload(given: bytes, form: PayloadForm) -> Outgoing:
-    """A message of the bytes as they were given, with the content type that fits them."""
+    """A message with the given bytes as they are, and the content type that fits them."""
     if form is PayloadForm.BYTES:
         return Outgoing(payload=given, content_type=BYTES)
-    stripped = given.strip()
-    if form in (PayloadForm.DETECT, PayloadForm.JSON) and (problem := _why_not_json(stripped)) is None:
-        return Outgoing(payload=stripped, content_type=JSON)
-    if form is PayloadForm.JSON:
-        raise InvalidPayload(f"the payload is not JSON: {problem}", remedy="correct it, or publish it with --text")
+    if form in (PayloadForm.DETECT, PayloadForm.JSON):
+        stripped = given.strip()
+        try:
+            check_json(stripped)
+        except PayloadTooDeep as error:
+            raise PayloadTooDeep(error.message, remedy="flatten it, or publish it with --text") from error
+        except InvalidPayload as error:
+            if form is PayloadForm.JSON:
+                raise InvalidPayload(error.message, remedy="correct it, or publish it with --text") from error
+        else:
+            return Outgoing(payload=stripped, content_type=JSON)
     text = given.removesuffix(b"\n").removesuffix(b"\r")
     try:
         text.decode("utf-8")
@@ -47,18 +51,6 @@ def as_payload(given: bytes, form: PayloadForm) -> Outgoing:
             return Outgoing(payload=given, content_type=BYTES)
         raise InvalidPayload(f"the payload is not UTF-8: {error}", remedy="publish it with --bytes") from error
     return Outgoing(payload=text, content_type=TEXT)
-
-
-def _why_not_json(text: bytes) -> str | None:
-    try:
-        encode(msgspec.json.decode(text))
-    except PayloadTooDeep:
-        raise
-    except RecursionError:
-        raise PayloadTooDeep("the payload is nested too deeply", remedy="flatten it, or use --text") from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        return str(error)
-    return None
 
 
 def as_headers(given: Iterable[str]) -> dict[str, str] | None:
