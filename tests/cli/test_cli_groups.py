@@ -195,6 +195,8 @@ MISTAKES = [
     ("dead-letters redrive events --all --group gone", 3, "group 'gone' has no subscription", "groups list"),
     ("dead-letters redrive jobs --all --group mail", 4, "is a QUEUE and has no groups", "leave the group out"),
     ("dead-letters redrive events 7 --group mail", 3, "no dead letter 7", "dead-letters list"),
+    ("dead-letters purge events --all --group gone", 3, "group 'gone' has no subscription", "groups list"),
+    ("dead-letters purge jobs --all --group mail", 4, "is a QUEUE, and has no groups", ""),
     ("dead-letters list events --group gone", 3, "group 'gone' has no subscription", "groups list"),
     ("dead-letters show 7 --group mail", 3, "there is no dead letter 7 of group 'mail'", "dead-letters list"),
 ]
@@ -417,6 +419,20 @@ async def test_redrive_goes_to_one_group(cli: Cli, bus: Bus, events: str) -> Non
     assert would.done().json == {"topic": events, "group": "mail", "count": 2, "dry_run": True}
     assert did.done().out == "redrove 1 dead letter of mail on events\n"
     assert rest.done().out == "redrove 1 dead letter of mail on events\n"
+    assert [one.group_name for one in await bus.admin.dead_letters()] == ["stock", "stock"]
+
+
+async def test_purge_deletes_for_one_group(cli: Cli, bus: Bus, events: str) -> None:
+    """Dead letters of other groups stay. A dry run only counts."""
+    first, _ = await bury(bus, 1, 2, groups=("mail", "stock"))
+
+    would = await cli.quick("dead-letters", "purge", events, "--all", "--group", "mail", "--dry-run", "--json")
+    one = await cli.quick("dead-letters", "purge", events, str(first), "--group", "mail")
+    rest = await cli.quick("dead-letters", "purge", events, "--all", "--group", "mail")
+
+    assert would.done().json == {"topic": events, "group": "mail", "count": 2, "dry_run": True}
+    assert one.done().out == "deleted 1 dead letter of mail on events\n"
+    assert rest.done().out == "deleted 1 dead letter of mail on events\n"
     assert [one.group_name for one in await bus.admin.dead_letters()] == ["stock", "stock"]
 
 

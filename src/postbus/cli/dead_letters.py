@@ -181,14 +181,15 @@ async def purge(
     ids: Ids = None,
     all_of_them: All = False,
     before: Before = None,
+    group: Group = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Delete dead letters for good: of a PUB_SUB topic, those of all its groups."""
+    """Delete dead letters for good. In a PUB_SUB topic, this deletes those of all groups, or of one (--group)."""
     filters: dict[str, Any] = {"ids": ids or None, "died_before": as_past_moment(before, name="--before")}
     _check_choice(all_of_them, filters)
     async with cli.open_bus() as bus:
-        count = await bus.admin.purge_dead_letters(topic, **filters, dry_run=dry_run)
-    _tell(cli, topic, count, "delete", past="deleted", dry_run=dry_run)
+        count = await bus.admin.purge_dead_letters(topic, **filters, dry_run=dry_run, group=group)
+    _tell(cli, topic, count, "delete", past="deleted", dry_run=dry_run, group=group)
 
 
 def _check_choice(all_of_them: bool, filters: dict[str, Any]) -> None:
@@ -199,7 +200,7 @@ def _check_choice(all_of_them: bool, filters: dict[str, Any]) -> None:
         raise usage_error("--all together with ids or a filter", remedy="leave one of them out")
 
 
-def _tell(cli: Cli, topic: str, count: int, verb: str, *, past: str, dry_run: bool, group: str | None = None) -> None:
+def _tell(cli: Cli, topic: str, count: int, verb: str, *, past: str, dry_run: bool, group: str | None) -> None:
     if cli.as_json:
         of_group = {} if group is None else {"group": group}
         write_json({"topic": topic, **of_group, "count": count, "dry_run": dry_run})
