@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequen
 from contextlib import asynccontextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Self, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
 from uuid import UUID
 
 import asyncpg
@@ -24,20 +24,22 @@ from postbus._publish.publisher import Publisher
 from postbus._pull.puller import Puller
 from postbus._wakeup.waiters import Wakers
 from postbus.admin import Admin
-from postbus.catch_up import CatchUp
-from postbus.errors import InvalidHandler, PostbusError
+from postbus.errors import InvalidHandler, InvalidOption, PostbusError
 from postbus.events import emission
-from postbus.group import Filter, Group
+from postbus.group import Group, GroupOptions, SubscribeOptions
 from postbus.message import PublishOptions
 from postbus.middleware import Middleware
-from postbus.options import Duration, OnFailure, as_wait
+from postbus.options import Duration, as_wait
 from postbus.pull import Pop, PopOptions, pop
 from postbus.relay import Relay, RelayOptions, Sink
 from postbus.relay.plan import plan, register
 from postbus.scope import Heartbeat, Scope
 from postbus.start import Default, Mode, Start
-from postbus.subscription import HandlerOptions, Subscription
+from postbus.subscription import Subscription
 from postbus.worker import Worker
+
+if TYPE_CHECKING:
+    from postbus.embedded import EmbeddedPostgres
 
 H = TypeVar("H", bound=Callable[..., Any])
 
@@ -52,7 +54,7 @@ class Bus:
         self,
         dsn: str,
         *,
-        server: Any = None,
+        server: EmbeddedPostgres | None = None,
         migrate: bool = False,
         pool_size: int = 10,
         default_mode: Mode | None = None,
@@ -61,7 +63,7 @@ class Bus:
         self.dsn = dsn
         self.default = Default(default_mode)
         self._actor = "" if actor is None else checked_actor(actor)
-        self._server, self._data_dir = server, server and server.data_dir
+        self._server, self._data_dir = server, server.data_dir if server else None
         self._migrate, self._pool_size = migrate, pool_size
         self._handlers = HandlerRegistry(GroupControl(self.connect, self.default, lambda: self._worker))
         self._middleware: list[Middleware] = []
@@ -88,18 +90,22 @@ class Bus:
     ) -> Self:
         """Open a bus on the server of `dsn`, of POSTBUS_DSN, or on an embedded PostgreSQL.
 
-        An embedded server keeps its data in `data_dir`, and its database is migrated automatically. Other databases
-        are migrated only with `migrate=True`. `default_mode` (new or all), or POSTBUS_DEFAULT_SUBSCRIPTION_MODE, is
-        where a group starts that names no start. The audit log shows `actor` beside the database user.
+        An embedded server keeps its data in `data_dir`, which counts more than POSTBUS_DSN. Its database is migrated
+        automatically; other databases only with `migrate=True`. `default_mode` (new or all), or
+        POSTBUS_DEFAULT_SUBSCRIPTION_MODE, is where a group starts that names no start. The audit log shows `actor`
+        beside the database user.
         """
-        dsn, server = dsn or os.environ.get("POSTBUS_DSN"), None
+        if dsn and data_dir is not None:
+            raise InvalidOption("dsn and data_dir are both given", remedy="give dsn for a server of yours, or data_dir")
+        dsn, server = dsn or (os.environ.get("POSTBUS_DSN") if data_dir is None else None), None
         if not dsn:
             from postbus.embedded import EmbeddedPostgres
 
             server = EmbeddedPostgres.start(data_dir, version=version)
             dsn, migrate = server.dsn(), migrate is not False
-        chosen: dict[str, Any] = {"pool_size": pool_size, "default_mode": default_mode, "actor": actor}
-        return cls(dsn, server=server, migrate=bool(migrate), **chosen)
+        return cls(
+            dsn, server=server, migrate=bool(migrate), pool_size=pool_size, default_mode=default_mode, actor=actor
+        )  # fmt: skip
 
     # publishing
 
@@ -219,24 +225,7 @@ class Bus:
         assert self._puller is not None
         return self._puller
 
-    def subscribe(
-        self,
-        topic: str | None = None,
-        *,
-        name: str | None = None,
-        lease: Duration | None = None,
-        group: str | None = None,
-        key: str | None = None,
-        namespace: str | None = None,
-        task: str | None = None,
-        start: Start | str | datetime | int | None = None,
-        mode: Mode | None = None,
-        look_back: Duration | None = None,
-        filter: Filter | None = None,
-        on_failure: OnFailure = "block",
-        catch_up: CatchUp | None = None,
-        **options: Unpack[HandlerOptions],
-    ) -> Callable[[H], H]:
+    def subscribe(self, topic: str | None = None, **options: Unpack[SubscribeOptions]) -> Callable[[H], H]:
         """Register a handler for a QUEUE, or with `group` for a PUB_SUB topic or for all topics in a scope.
 
         A group consumes a topic, one `key` of it, all topics of a `namespace` or of a `task`, or all whose names match
@@ -244,39 +233,23 @@ class Bus:
         themselves. A new group begins at `start`. `mode` does the same and is recorded: new (from now on, and what was
         published in the `look_back` before, 4 seconds), all, or timestamp with a time as `start`.
 
-        The options are `concurrency`, `batch`, `transactional`, `retry`, `timeout` and `poll`. They and `lease` are
-        explained at `Subscription`, those of groups at `bus.group()`.
+        The options are `name`, `lease`, `start`, `mode`, `look_back` and `group`, the options of `bus.group()`, and
+        `concurrency`, `batch`, `transactional`, `retry`, `timeout` and `poll`: see `SubscribeOptions`, `GroupOptions`
+        and `Subscription`.
         """
-        return self._handlers.decorator(
-            topic, name=name, lease=lease, group=group, key=key, namespace=namespace, task=task, start=start, mode=mode,
-            look_back=look_back, filter=filter, on_failure=on_failure, catch_up=catch_up, **options,
-        )  # fmt: skip
+        return self._handlers.decorator(topic, **options)
 
-    def group(
-        self,
-        name: str,
-        topic: str | None = None,
-        *,
-        key: str | None = None,
-        namespace: str | None = None,
-        task: str | None = None,
-        filter: Filter | None = None,
-        on_failure: OnFailure = "block",
-        catch_up: CatchUp | None = None,
-        **options: Unpack[HandlerOptions],
-    ) -> Group:
+    def group(self, name: str, topic: str | None = None, **options: Unpack[GroupOptions]) -> Group:
         """A group of a PUB_SUB topic or of a scope. Add members to it, then start it.
 
-        The options are those of `bus.subscribe()`.
+        The options are `key`, `namespace`, `task`, `filter`, `on_failure` and `catch_up`, and those of handlers: see
+        `bus.subscribe()`.
 
         A message counts as done if `filter` rejects it, or if the filters of all members do. A message that fails is
         tried again; until then other messages of its key wait (on_failure="block") or pass it ("pass"). `catch_up`
         limits how fast the group works through messages from before it was new, or while it was DEAD.
         """
-        return self._handlers.group(
-            name, topic, key=key, namespace=namespace, task=task, filter=filter, on_failure=on_failure,
-            catch_up=catch_up, **options,
-        )  # fmt: skip
+        return self._handlers.group(name, topic, **options)
 
     async def relay(
         self,

@@ -17,9 +17,43 @@ from postbus.options import Duration, OnFailure
 from postbus.results.groups import GroupState
 from postbus.scope import Scope
 from postbus.start import Default, Mode, Start
-from postbus.subscription import Handler, HandlerCall, Maker, Subscription
+from postbus.subscription import Handler, HandlerCall, HandlerOptions, Maker, Subscription
 
 Filter = Callable[[Message], bool]
+
+
+class GroupOptions(HandlerOptions, total=False):
+    """Options of a group beside its topic. The default of each is in brackets."""
+
+    key: str | None
+    """Only messages of this key (None: all)."""
+    namespace: str | None
+    """All topics of this namespace, instead of a topic."""
+    task: str | None
+    """All topics of this task, instead of a topic."""
+    filter: Filter | None
+    """Messages that it rejects count as done (None: it takes all)."""
+    on_failure: OnFailure
+    """Whether later messages of its key wait for a message that fails, or pass it ("block")."""
+    catch_up: CatchUp | None
+    """How fast the group works through history (None: as `CatchUp()` says)."""
+
+
+class SubscribeOptions(GroupOptions, total=False):
+    """Options of `bus.subscribe()` beside the topic. The default of each is in brackets."""
+
+    name: str | None
+    """The name of the handler, as operators see it (None: that of the function)."""
+    group: str | None
+    """The group that consumes a PUB_SUB topic (None: the topic is a QUEUE)."""
+    lease: Duration | None
+    """The lease, for queues (None: as the topic says)."""
+    start: Start | str | datetime | int | None
+    """The position at which a new group begins (None: by the default of the bus)."""
+    mode: Mode | None
+    """The same by name: new, all, or timestamp with a time as `start` (None: see `start`)."""
+    look_back: Duration | None
+    """The time before now at which mode new begins (4 seconds)."""
 
 
 class GroupHost(Protocol):

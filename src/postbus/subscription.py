@@ -99,31 +99,22 @@ class Subscription:
         return self.concurrency * (self.batch or 1)
 
 
-def maker(
-    topic: str,
-    *,
-    concurrency: int = 1,
-    batch: int | None = None,
-    transactional: bool = False,
-    retry: RetryPolicy | None = None,
-    lease: Duration | None = None,
-    timeout: Duration | None = None,
-    poll: Duration = 1.0,
-) -> Maker:
+def maker(topic: str, options: HandlerOptions, lease: Duration | None = None) -> Maker:
     """A function that makes subscriptions to a topic with these options, from a name and a handler."""
+    timeout = options.get("timeout")
 
     def make(name: str, handler: Handler) -> Subscription:
         return Subscription(
             topic=topic,
             handler=handler,
             name=name,
-            concurrency=concurrency,
-            batch=batch,
-            transactional=transactional,
-            retry=retry,
+            concurrency=options.get("concurrency", 1),
+            batch=options.get("batch"),
+            transactional=options.get("transactional", False),
+            retry=options.get("retry"),
             lease=None if lease is None else as_timedelta(lease, name="lease"),
             timeout=None if timeout is None else as_timedelta(timeout, name="timeout").total_seconds(),
-            poll=as_timedelta(poll, name="poll").total_seconds(),
+            poll=as_timedelta(options.get("poll", 1.0), name="poll").total_seconds(),
         )
 
     return make

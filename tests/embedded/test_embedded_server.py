@@ -11,8 +11,9 @@ import psycopg
 import pytest
 
 from embedded.helpers import Processes, query
+from postbus import Bus
 from postbus.embedded import EmbeddedPostgres, default_data_dir
-from postbus.errors import EmbeddedError
+from postbus.errors import EmbeddedError, InvalidOption
 
 IS_ROOT = os.geteuid() == 0  # the folder is then root's, with a group that nobody else is in
 
@@ -149,3 +150,20 @@ def test_environment_selects_the_folder(folder: Path, monkeypatch: pytest.Monkey
 
     with EmbeddedPostgres.start() as postgres:
         assert postgres.data_dir == folder
+
+
+def test_named_folder_counts_more_than_the_environments_dsn(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bus with `data_dir` uses the server of that folder, also if POSTBUS_DSN names another one."""
+    monkeypatch.setenv("POSTBUS_DSN", "postgresql://nobody@127.0.0.1:1/nowhere")
+    bus = Bus.open(data_dir=folder)
+    try:
+        with EmbeddedPostgres.start(folder) as postgres:
+            assert bus.dsn == postgres.dsn()
+    finally:
+        bus.close_sync()
+
+
+def test_dsn_and_folder_exclude_each_other(folder: Path) -> None:
+    """A bus is on one server: with both options it is refused, and nothing starts."""
+    with pytest.raises(InvalidOption, match="dsn and data_dir are both given"):
+        Bus.open("postgresql://nobody@127.0.0.1:1/nowhere", data_dir=folder)

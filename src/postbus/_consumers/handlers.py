@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from datetime import datetime
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar, Unpack
 
 from postbus._consumers.group_control import GroupControl
 from postbus._content.names import check_topic_name
-from postbus.catch_up import CatchUp
 from postbus.errors import DuplicateHandler, InvalidHandler, InvalidOption
-from postbus.group import Filter, Group
-from postbus.options import Duration, OnFailure
+from postbus.group import Group, GroupOptions, SubscribeOptions
 from postbus.scope import Scope
-from postbus.start import Mode, Start
-from postbus.subscription import HandlerOptions, Subscription, maker
+from postbus.start import Start
+from postbus.subscription import Maker, Subscription, maker
 
 H = TypeVar("H", bound=Callable[..., Any])
 
@@ -34,36 +31,23 @@ class HandlerRegistry:
         """The handlers of queues, in the order in which they were registered."""
         return list(self._subscriptions.values())
 
-    def decorator(
-        self,
-        topic: str | None,
-        *,
-        name: str | None = None,
-        lease: Duration | None = None,
-        group: str | None = None,
-        key: str | None = None,
-        namespace: str | None = None,
-        task: str | None = None,
-        start: Start | str | datetime | int | None = None,
-        mode: Mode | None = None,
-        look_back: Duration | None = None,
-        filter: Filter | None = None,
-        on_failure: OnFailure = "block",
-        catch_up: CatchUp | None = None,
-        **options: Unpack[HandlerOptions],
-    ) -> Callable[[H], H]:
+    def decorator(self, topic: str | None, **options: Unpack[SubscribeOptions]) -> Callable[[H], H]:
         """The decorator that `bus.subscribe()` returns: it registers the handler that it is given."""
+        _check_known(options, SubscribeOptions.__annotations__)
+        name, group, lease = options.get("name"), options.get("group"), options.get("lease")
+        start, mode, look_back = options.get("start"), options.get("mode"), options.get("look_back")
         if group is None:
-            if namespace is not None or task is not None:
+            if options.get("namespace") is not None or options.get("task") is not None:
                 raise InvalidOption("namespaces and tasks are for groups", remedy="give group=…, or a topic")
             check_topic_name(topic or "")
-        scope = Scope.of(topic, key=key, namespace=namespace, task=task)
-        make = maker(str(scope), lease=lease, **options)
+        scope = _scope_of(topic, options)
+        make = maker(str(scope), options, lease)
         chosen_start = self.groups.default.start_of(
             start, mode, look_back, is_recorded=scope.is_recorded, is_wide=scope.is_wide
         )
-        for_groups = (key, None if start == Start.NOW else start, mode, look_back, filter, catch_up)
-        has_group_options = on_failure != "block" or any(one is not None for one in for_groups)
+        of_group = (options.get("key"), options.get("filter"), options.get("catch_up"))
+        for_groups = (*of_group, None if start == Start.NOW else start, mode, look_back)
+        has_group_options = options.get("on_failure", "block") != "block" or any(one is not None for one in for_groups)
 
         def register(handler: H) -> H:
             if not callable(handler):
@@ -82,31 +66,29 @@ class HandlerRegistry:
                     "a group has no lease of its own",
                     remedy="set that of the topic: postbus topics set NAME --lease 1m",
                 )
-            made = Group(self.groups, group, scope, make, filter=filter, on_failure=on_failure, catch_up=catch_up)
+            made = self._group(group, scope, make, options)
             made.add_member(own_name, handler)
             self.groups.add(made, chosen_start)
             return handler
 
         return register
 
-    def group(
-        self,
-        name: str,
-        topic: str | None,
-        *,
-        key: str | None = None,
-        namespace: str | None = None,
-        task: str | None = None,
-        filter: Filter | None = None,
-        on_failure: OnFailure = "block",
-        catch_up: CatchUp | None = None,
-        **options: Unpack[HandlerOptions],
-    ) -> Group:
+    def group(self, name: str, topic: str | None, **options: Unpack[GroupOptions]) -> Group:
         """A group without members, which waits for `group.start()`."""
-        scope = Scope.of(topic, key=key, namespace=namespace, task=task)
-        make = maker(str(scope), lease=None, **options)
-        group = Group(self.groups, name, scope, make, filter=filter, on_failure=on_failure, catch_up=catch_up)
-        return self.groups.add(group)
+        _check_known(options, GroupOptions.__annotations__)
+        scope = _scope_of(topic, options)
+        return self.groups.add(self._group(name, scope, maker(str(scope), options), options))
+
+    def _group(self, name: str, scope: Scope, make: Maker, options: GroupOptions) -> Group:
+        return Group(
+            self.groups,
+            name,
+            scope,
+            make,
+            filter=options.get("filter"),
+            on_failure=options.get("on_failure", "block"),
+            catch_up=options.get("catch_up"),
+        )
 
     def _add_subscription(self, subscription: Subscription) -> None:
         known = self._subscriptions.setdefault(subscription.topic, subscription)
@@ -115,3 +97,12 @@ class HandlerRegistry:
                 f"topic {subscription.topic!r} has a handler already: {known.name}",
                 remedy="raise its concurrency, or consume another topic",
             )
+
+
+def _check_known(options: Mapping[str, object], known: Mapping[str, object]) -> None:
+    if unknown := options.keys() - known.keys():
+        raise TypeError(f"there is no option {min(unknown)!r}: there are {', '.join(known)}")
+
+
+def _scope_of(topic: str | None, options: GroupOptions) -> Scope:
+    return Scope.of(topic, key=options.get("key"), namespace=options.get("namespace"), task=options.get("task"))

@@ -76,12 +76,7 @@ class Cli:
 
     def open_bus(self) -> Bus:
         """A bus that is not connected yet. Starts the embedded server where it is needed."""
-        if self.server_dsn is not None:
-            return Bus.open(self.server_dsn, actor=os_actor())
-        from postbus.embedded import EmbeddedPostgres
-
-        server = EmbeddedPostgres.start(self.data_dir)
-        return Bus(server.dsn(), server=server, migrate=True, actor=os_actor())
+        return Bus.open(self.server_dsn, data_dir=self.data_dir, actor=os_actor())
 
     def note(self, text: str) -> None:
         """Tell a person who looks on something that is no part of the result."""
