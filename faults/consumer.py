@@ -69,7 +69,7 @@ class StoreObserver:
         for name in ("claim", "claim_suspects", "read_log", "claim_deferred"):
             is_claim = name in ("claim", "claim_suspects")
             _replace(name, self._dying_after(AFTER_CLAIM, getattr(Store, name), is_claim=is_claim))
-        for name in ("retry", "put_off"):
+        for name in ("retry", "defer"):
             _replace(name, self._dying_after(AFTER_PUTTING_OFF, getattr(Store, name)))
         for name in ("ack", "ack_within", "settle", "settle_deferred"):
             _replace(name, self._dying_during(getattr(Store, name)))

@@ -19,7 +19,7 @@ import pytest
 from postbus._db.error_map import DRIVER_ERRORS
 from postbus.embedded import EmbeddedPostgres
 from support.eventually import eventually
-from support.log_sql import advance, create_topic, publish_many, put_off, read, subscribe, take
+from support.log_sql import advance, create_topic, defer, publish_many, read, subscribe, take
 from support.queue_sql import ack, claim, publish
 
 _MINUTE = timedelta(minutes=1)
@@ -359,7 +359,7 @@ async def test_killed_removal_of_old_subscriptions_is_repeated(runs: Runs) -> No
         for name in ("dead", "stays"):
             group = await subscribe(conn, name, start="FROM_BEGINNING")
             [lane] = await take(conn, "w", group)
-        await put_off(conn, lane, await read(conn, lane.cursor), "dead")
+        await defer(conn, lane, await read(conn, lane.cursor), "dead")
         await conn.execute("select postbus.set_group_state('t', 'cancelled', 'CANCELLED')")
         await conn.execute("update postbus.subscription set state = 'DEAD' where state = 'ACTIVE'")
 

@@ -9,7 +9,7 @@ from uuid import UUID
 import pytest
 
 from postbus import Ack, Bus, Outcome, Retry, Start
-from postbus._db.statements.log import PutOff
+from postbus._db.statements.log import ToDefer
 from postbus._db.store import Store
 from support.eventually import eventually
 from support.grouping import create_log, group_row, is_through, publish_numbers
@@ -32,11 +32,11 @@ async def test_message_does_not_overtake_those_parked_before_lanes_were_lost(
     handled: list[int] = []
     tried: set[int] = set()
     lost: list[UUID] = []
-    put_off, hold_lane = Store.put_off, Store.hold_lane
+    defer, hold_lane = Store.defer, Store.hold_lane
 
-    async def put_off_and_lose(store: Store, *args: Any, **options: Any) -> Any:
-        told = await put_off(store, *args, **options)
-        kinds = [one.kind for one in args[3] if isinstance(one, PutOff)]
+    async def defer_and_lose(store: Store, *args: Any, **options: Any) -> Any:
+        told = await defer(store, *args, **options)
+        kinds = [one.kind for one in args[3] if isinstance(one, ToDefer)]
         if kinds == ["park"] and "lost" not in events:
             events.append("lost")
             lost.append(args[2])
@@ -52,7 +52,7 @@ async def test_message_does_not_overtake_those_parked_before_lanes_were_lost(
             events.append("began")
         return await hold_lane(store, token, conn)
 
-    monkeypatch.setattr(Store, "put_off", put_off_and_lose)
+    monkeypatch.setattr(Store, "defer", defer_and_lose)
     monkeypatch.setattr(Store, "hold_lane", hold)
 
     async def handle(numbers: list[int]) -> Sequence[Outcome]:

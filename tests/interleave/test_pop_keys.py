@@ -8,7 +8,7 @@ from typing import Any
 
 from interleave.test_lease_races import waits
 from support.fix_database import Connect
-from support.log_sql import advance, beat, create_topic, publish_many, put_off, read, refused, subscribe, take, vanish
+from support.log_sql import advance, beat, create_topic, defer, publish_many, read, refused, subscribe, take, vanish
 from support.pop_sql import ack, pop, retry
 
 LATER = timedelta(minutes=1)
@@ -113,7 +113,7 @@ async def test_message_deferred_by_a_worker_and_popped_does_not_come_again(conn:
     await publish_many(conn, "one", "two")
     [lane] = await take(conn, "w", group)
     piece = await read(conn, lane.cursor)
-    assert await put_off(conn, lane, piece.after(1), "retry") == ["retried"]
+    assert await defer(conn, lane, piece.after(1), "retry") == ["retried"]
     await vanish(conn, "w")
 
     first = await pop(conn, 1)

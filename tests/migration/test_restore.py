@@ -22,10 +22,10 @@ from support.log_sql import (
     advance,
     create_topic,
     cursor_of,
+    defer,
     let_die,
     partitions_of,
     publish_many,
-    put_off,
     read,
     read_all,
     refused,
@@ -163,7 +163,7 @@ async def test_the_order_of_deaths_and_joinings_survives_a_restore(conn: Any, re
     [first] = await publish(conn, "fails")
     [lane] = await take(conn, "w", group)
     piece = await read(conn, lane.cursor)
-    await put_off(conn, lane, piece, "retry")
+    await defer(conn, lane, piece, "retry")
     await advance(conn, [lane], piece.next, 1)
     await conn.execute("select postbus.leave_groups('w', array[$1::bigint])", group)
     await let_die(conn, storage)

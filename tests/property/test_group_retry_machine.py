@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from property.settings import examples
 from property.world import World
-from support.log_sql import Lane, advance, create_topic, publish_many, put_off, read, settle_deferred, subscribe, take
+from support.log_sql import Lane, advance, create_topic, defer, publish_many, read, settle_deferred, subscribe, take
 
 _LANES = 2
 _MOST = 3
@@ -91,7 +91,7 @@ class Retries(RuleBasedStateMachine):
             is_behind = key is not None and any(self.keys[other] == key for other in self.waiting)
             kind = "park" if is_behind else kinds[n % len(kinds)]
             if kind != "done":
-                told = self.world.run(put_off(self.world.conn, held, piece.after(n), kind))
+                told = self.world.run(defer(self.world.conn, held, piece.after(n), kind))
                 assert told == [_TOLD[kind]]
             self.unread.remove(id)
             if kind == "done":

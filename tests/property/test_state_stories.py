@@ -18,8 +18,8 @@ from support.log_sql import (
     advance,
     claim_deferred,
     create_topic,
+    defer,
     publish_many,
-    put_off,
     read,
     settle_deferred,
     sweep,
@@ -232,7 +232,7 @@ class Story:
         }
         off = [n for n, id in enumerate(piece.ids) if kinds.get(id, "done") != "done"]
         if off:
-            told = await put_off(self.conn, lane, _only(piece, off), *[kinds[piece.ids[n]] for n in off])
+            told = await defer(self.conn, lane, _only(piece, off), *[kinds[piece.ids[n]] for n in off])
             assert told is not None
             self._tell(name, part["id"], "puts off", dict(zip([piece.ids[n] for n in off], told, strict=True)))
             self._settled(name, dict(zip([piece.ids[n] for n in off], told, strict=True)))

@@ -14,10 +14,10 @@ from support.log_sql import (
     advance,
     create_topic,
     cursor_of,
+    defer,
     lease,
     let_die,
     publish_many,
-    put_off,
     read,
     refused,
     rotate,
@@ -219,7 +219,7 @@ async def test_catch_up_stays_in_progress_until_its_retries_end(conn: Any) -> No
     beside = (await late(conn))["catch_up_id"]
     [lane] = await take(conn, "w", beside)
     piece = await read(conn, lane.cursor)
-    await put_off(conn, lane, piece, "retry", "dead")
+    await defer(conn, lane, piece, "retry", "dead")
     await advance(conn, [lane], piece.next, 5)
     assert (await read(conn, lane.cursor)).messages == []
     await sweep(conn, storage)
@@ -296,7 +296,7 @@ async def test_seek_ends_the_catch_up(conn: Any) -> None:
     answer = await late(conn)
     group, beside = answer["subscription_id"], answer["catch_up_id"]
     [lane] = await take(conn, "w", beside)
-    await put_off(conn, lane, await read(conn, lane.cursor), "retry")
+    await defer(conn, lane, await read(conn, lane.cursor), "retry")
     await conn.execute("select postbus.seek('t', 'late', 'FROM_BEGINNING')")
     assert (await catch_up(conn))["status"] == "CANCELLED"
     assert await conn.fetchval("select subscription_id from postbus.deferred") == group

@@ -17,10 +17,10 @@ from support.log_sql import (
     claim_deferred,
     create_topic,
     cursor_of,
+    defer,
     lease,
     let_die,
     publish_many,
-    put_off,
     read,
     read_all,
     refused,
@@ -437,18 +437,18 @@ async def test_lanes_of_a_vanished_worker_are_taken_and_deaths_counted(conn: Any
 
 
 async def test_lost_lane_refuses_everything_from_its_old_holder(conn: Any) -> None:
-    """After a takeover `advance`, `put_off`, `settle_deferred`, `claim_deferred` and `hold_lane` change nothing."""
+    """After a takeover `advance`, `defer`, `settle_deferred`, `claim_deferred` and `hold_lane` change nothing."""
     await create_topic(conn)
     group = await subscribe(conn)
     await publish(conn, "one", "two", key="k")
     [old] = await take(conn, "old", group)
     piece = await read(conn, old.cursor)
-    await put_off(conn, old, piece, "retry")
+    await defer(conn, old, piece, "retry")
     await vanish(conn, "old")
     [new] = await take(conn, "new", group)
 
     assert await advance(conn, [old], piece.next, 2) == [1]
-    assert await put_off(conn, old, piece, "retry", "park") is None
+    assert await defer(conn, old, piece, "retry", "park") is None
     assert await claim_deferred(conn, old) == []
     assert await settle_deferred(conn, old, piece.ids[:1], "done") == ["lost"]
     assert await conn.fetchval("select postbus.hold_lane($1)", old.token) is False
@@ -574,7 +574,7 @@ async def _with_messages(conn: Any, *messages: str, **options: Any) -> tuple[int
 async def test_failed_message_is_retried_while_its_key_waits(conn: Any) -> None:
     """Messages of the same key are parked, and come one by one in order after it; attempts are counted."""
     _, lane, piece = await _with_messages(conn, "one", "two", "three")
-    assert await put_off(conn, lane, piece, "retry", "park", "park") == ["retried", "parked", "parked"]
+    assert await defer(conn, lane, piece, "retry", "park", "park") == ["retried", "parked", "parked"]
     await advance(conn, [lane], piece.next, 3)
 
     for n, id in enumerate(piece.ids):
@@ -590,19 +590,19 @@ async def test_message_parked_behind_an_ended_one_is_due(connect: Connect) -> No
     """Parking and settling can overlap in any way: no message stays parked behind nothing."""
     conn, settler = await connect(), await connect()
     _, lane, piece = await _with_messages(conn, "one", "two", "three")
-    await put_off(conn, lane, piece, "retry")
+    await defer(conn, lane, piece, "retry")
     await claim_deferred(conn, lane)
     transaction = settler.transaction()
     await transaction.start()
     assert await settle_deferred(settler, lane, piece.ids[:1], "done") == ["done"]
-    assert await put_off(conn, lane, piece.after(1), "park") == ["parked"]  # the settler has not committed
+    assert await defer(conn, lane, piece.after(1), "park") == ["parked"]  # the settler has not committed
     await transaction.commit()
     assert await claim_deferred(conn, lane) == []
     await sweep(conn, 2)
     [row] = await claim_deferred(conn, lane)
     assert row["id"] == piece.ids[1]
     await settle_deferred(conn, lane, [row["id"]], "done")
-    await put_off(conn, lane, piece.after(2), "park")
+    await defer(conn, lane, piece.after(2), "park")
     assert [row["id"] for row in await claim_deferred(conn, lane)] == piece.ids[2:]
 
 
@@ -610,7 +610,7 @@ async def test_exhausted_attempts_make_a_dead_letter_of_that_group(conn: Any) ->
     """After `max_attempts` one group gives up a message, and a redrive returns it to that group alone."""
     group, lane, piece = await _with_messages(conn, "one", "two", max_attempts=3)
     other = await subscribe(conn, "other", "FROM_BEGINNING")
-    await put_off(conn, lane, piece, "retry", "park")
+    await defer(conn, lane, piece, "retry", "park")
     for outcome in ("retried", "dead"):
         [row] = await claim_deferred(conn, lane)
         assert row["id"] == piece.ids[0]
@@ -638,8 +638,8 @@ async def test_same_message_can_be_a_dead_letter_of_two_groups(conn: Any) -> Non
     second = await subscribe(conn, "h", "FROM_BEGINNING")
     [its_lane] = await take(conn, "w2", second)
 
-    assert await put_off(conn, lane, piece, "retry") == ["dead"]
-    assert await put_off(conn, its_lane, piece, "dead") == ["dead"]
+    assert await defer(conn, lane, piece, "retry") == ["dead"]
+    assert await defer(conn, its_lane, piece, "dead") == ["dead"]
     groups = await conn.fetch("select group_name from postbus.dead_letters order by 1")
     assert [row["group_name"] for row in groups] == ["g", "h"]
 
@@ -648,8 +648,8 @@ async def test_callers_lower_attempt_limit_wins(conn: Any) -> None:
     """The caller's `max_attempts` applies if it is lower than the topic's."""
     _, lane, piece = await _with_messages(conn, "one", "two", max_attempts=9)
 
-    assert await put_off(conn, lane, piece, "retry", max_attempts=1) == ["dead"]
-    assert await put_off(conn, lane, piece.after(1), "retry", max_attempts=2) == ["retried"]
+    assert await defer(conn, lane, piece, "retry", max_attempts=1) == ["dead"]
+    assert await defer(conn, lane, piece.after(1), "retry", max_attempts=2) == ["retried"]
     await claim_deferred(conn, lane)
     assert await settle_deferred(conn, lane, piece.ids[1:], "retry", max_attempts=2) == ["dead"]
 
@@ -657,7 +657,7 @@ async def test_callers_lower_attempt_limit_wins(conn: Any) -> None:
 async def test_released_attempt_does_not_count(conn: Any) -> None:
     """A released message is due at once, with its attempts as before."""
     _, lane, piece = await _with_messages(conn, "one")
-    await put_off(conn, lane, piece, "retry")
+    await defer(conn, lane, piece, "retry")
     await claim_deferred(conn, lane)
     assert await settle_deferred(conn, lane, piece.ids, "release") == ["released"]
 
@@ -667,7 +667,7 @@ async def test_released_attempt_does_not_count(conn: Any) -> None:
 async def test_unsettled_attempt_returns_after_its_lease_uncharged(conn: Any) -> None:
     """The lane's holder learns that the message is suspect and claims it alone; only that attempt counts."""
     _, lane, piece = await _with_messages(conn, "one", lease="1 minute")
-    await put_off(conn, lane, piece, "retry")
+    await defer(conn, lane, piece, "retry")
     [row] = await claim_deferred(conn, lane)
     assert row["attempts"] == 2
 
@@ -681,9 +681,9 @@ async def test_unsettled_attempt_returns_after_its_lease_uncharged(conn: Any) ->
 async def test_deferring_twice_changes_nothing(conn: Any) -> None:
     """A worker that died between deferring and advancing defers again, and the message is there once."""
     _, lane, piece = await _with_messages(conn, "one", "two")
-    await put_off(conn, lane, piece, "retry", "dead")
+    await defer(conn, lane, piece, "retry", "dead")
     await claim_deferred(conn, lane)
-    await put_off(conn, lane, piece, "retry", "dead")
+    await defer(conn, lane, piece, "retry", "dead")
 
     assert await conn.fetchval("select array_agg(attempts) from postbus.deferred") == [2]
     assert await conn.fetchval("select count(*) from postbus.dead_letter") == 1

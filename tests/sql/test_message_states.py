@@ -11,10 +11,10 @@ from support.log_sql import (
     claim_deferred,
     create_topic,
     cursor_of,
+    defer,
     let_die,
     pass_all,
     publish_many,
-    put_off,
     read,
     settle_deferred,
     subscribe,
@@ -156,7 +156,7 @@ async def test_deferred_message_is_not_completed_by_the_end_of_its_group(conn: A
     failed, behind, done = await publish_many(conn, *"abc", keys=["k", "k", "other"])
     [lane] = await take(conn, "w", group)
     piece = await read(conn, lane.cursor)
-    assert await put_off(conn, lane, piece, "retry", "park") == ["retried", "parked"]
+    assert await defer(conn, lane, piece, "retry", "park") == ["retried", "parked"]
     await advance(conn, [lane], piece.next, 3)
     before = [("g", "FAILED"), ("g", "PENDING"), ("g", "COMPLETED")]
     assert await tracked(conn) == before
@@ -188,7 +188,7 @@ async def test_dead_letter_stays_failed(conn: Any, tracking: str, how: str) -> N
     [id] = await publish(conn, "one")
     [lane] = await take(conn, "w", group)
     piece = await read(conn, lane.cursor)
-    await put_off(conn, lane, piece, "dead")
+    await defer(conn, lane, piece, "dead")
     await advance(conn, [lane], piece.next, 1)
     assert await state(conn, id) == (["g"], [], "FAILED")
     if how == "purged":
@@ -207,7 +207,7 @@ async def test_redriven_message_is_completed_by_its_next_attempt(conn: Any, trac
     [id] = await publish(conn, "one")
     [lane] = await take(conn, "w", group)
     piece = await read(conn, lane.cursor)
-    await put_off(conn, lane, piece, "dead")
+    await defer(conn, lane, piece, "dead")
     await advance(conn, [lane], piece.next, 1)
     late = await subscribe(conn, "late", "FROM_BEGINNING")
     assert await state(conn, id) == (["g", "late"], [], "PROCESSING")
@@ -229,7 +229,7 @@ async def test_completed_message_that_fails_after_a_seek_back_stays_completed(co
     await conn.execute("select postbus.seek('t', 'g', 'FROM_BEGINNING')")
     [lane] = await take(conn, "w", group)
     piece = await read(conn, lane.cursor)
-    await put_off(conn, lane, piece, "retry")
+    await defer(conn, lane, piece, "retry")
     await advance(conn, [lane], piece.next, 1)
     assert await state(conn, id) == (["g"], ["g"], "COMPLETED")
     await claim_deferred(conn, lane)
@@ -384,7 +384,7 @@ async def test_deferred_message_is_not_completed_by_the_return_of_its_group(conn
     assert piece.during is not None
     await advance(conn, [lane], piece.during, 1, done=piece.places[0])
     piece = await read(conn, await cursor_of(conn, group))
-    assert await put_off(conn, lane, piece, "retry", "dead") == ["retried", "dead"]
+    assert await defer(conn, lane, piece, "retry", "dead") == ["retried", "dead"]
     await conn.execute("select postbus.leave_groups('w', array[$1::bigint])", group)
     await let_die(conn, storage)
     await return_from_dead(conn, "g")
@@ -469,7 +469,7 @@ async def give_up(conn: Any, subscription: int, id: int) -> None:
     [lane] = await take(conn, "w", subscription)
     piece = await read(conn, lane.cursor)
     piece = piece.after(piece.ids.index(id))
-    assert await put_off(conn, lane, piece, "dead") == ["dead"]
+    assert await defer(conn, lane, piece, "dead") == ["dead"]
     await advance(conn, [lane], piece.next, len(piece.messages))
     await conn.execute("select postbus.leave_groups('w', array[$1::bigint])", subscription)
 
@@ -532,7 +532,7 @@ async def test_failure_in_a_catch_up_does_not_undo_the_groups_completion(conn: A
     else:
         [lane] = await take(conn, "w", history)
         piece = await read(conn, lane.cursor)
-        await put_off(conn, lane, piece, "retry")
+        await defer(conn, lane, piece, "retry")
         await advance(conn, [lane], piece.next, 1)
         await conn.execute("select postbus.seek('t', 'g', 'FROM_NOW')")
     assert await conn.fetchval("select count(*) from postbus.deferred where subscription_id = $1", group) == 1
@@ -559,7 +559,7 @@ async def test_message_that_failed_in_a_catch_up_is_completed_by_its_group(conn:
     else:
         [lane] = await take(conn, "w", history)
         piece = await read(conn, lane.cursor)
-        await put_off(conn, lane, piece, "retry")
+        await defer(conn, lane, piece, "retry")
         await advance(conn, [lane], piece.next, 1)
         await conn.execute("select postbus.seek('t', 'g', 'FROM_NOW')")
     assert await state(conn, id) == (["g", "other"], ["other"], "PROCESSING")
@@ -596,7 +596,7 @@ async def test_message_given_up_ahead_of_a_catch_up_stays_failed(conn: Any, trac
     first, given_up = await publish_many(conn, *"ab")
     [lane] = await take(conn, "w", group)
     piece = (await read(conn, lane.cursor)).after(1)
-    assert await put_off(conn, lane, piece, "dead") == ["dead"]
+    assert await defer(conn, lane, piece, "dead") == ["dead"]
     await conn.execute("select postbus.leave_groups('w', array[$1::bigint])", group)
     await let_die(conn, storage)
     await conn.execute("select postbus.subscribe('t', 'g', catch_up => '{\"beside_from\": 0}')")
@@ -622,7 +622,7 @@ async def test_late_group_does_not_complete_a_message_redriven_ahead_of_a_cursor
         await conn.execute("select postbus.subscribe('t', 'g', catch_up => '{\"beside_from\": 0}')")
         reader = await conn.fetchval("select id from postbus.subscription where catch_up_of = $1", group)
     [lane] = await take(conn, "w", reader)
-    await put_off(conn, lane, (await read(conn, lane.cursor)).after(1), "dead")
+    await defer(conn, lane, (await read(conn, lane.cursor)).after(1), "dead")
     await conn.execute("select postbus.leave_groups('w', array[$1::bigint])", reader)
     await conn.execute("select postbus.redrive('t', group_name => 'g')")
     await subscribe(conn, "late", "FROM_BEGINNING")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from support.log_sql import advance, create_topic, let_die, publish_many, put_off, read, subscribe, sweep, take
+from support.log_sql import advance, create_topic, defer, let_die, publish_many, read, subscribe, sweep, take
 
 _DAY = timedelta(days=1)
 
@@ -85,7 +85,7 @@ async def test_subscription_with_deferred_messages_or_dead_letters_stays(conn: A
     group = await subscribe(conn)
     await publish_many(conn, "a")
     [lane] = await take(conn, "w", group)
-    await put_off(conn, lane, await read(conn, lane.cursor), kind)
+    await defer(conn, lane, await read(conn, lane.cursor), kind)
     assert await let_die(conn, storage) == 1
     assert await remove_old(conn, 365 * _DAY) == 0
     assert await conn.fetchval("select count(*) from postbus.dead_letters where group_name = 'g'") == (kind == "dead")

@@ -16,9 +16,9 @@ from support.log_sql import (
     claim_deferred,
     create_topic,
     cursor_of,
+    defer,
     let_die,
     publish_many,
-    put_off,
     read,
     rotate,
     settle_deferred,
@@ -63,7 +63,7 @@ async def read_one(conn: Any) -> tuple[Lane, Piece, int]:
 async def given_up(conn: Any) -> tuple[Lane, int]:
     """Return a lane of group g and the id of the message in it that became a dead letter."""
     lane, piece, id = await read_one(conn)
-    await put_off(conn, lane, piece, "dead")
+    await defer(conn, lane, piece, "dead")
     await advance(conn, [lane], piece.next, 1)
     return lane, id
 
@@ -191,7 +191,7 @@ async def test_attempts_and_errors_are_kept(conn: Any) -> None:
     ids = await publish_many(conn, *"abc", keys=["k", "k", None])
     [lane] = await take(conn, "w", group)
     piece = await read(conn, lane.cursor)
-    assert await put_off(conn, lane, piece, "retry", "park", "dead") == ["retried", "parked", "dead"]
+    assert await defer(conn, lane, piece, "retry", "park", "dead") == ["retried", "parked", "dead"]
     await advance(conn, [lane], piece.next, 3)
     assert [(await statuses(conn, id))["g"] for id in ids] == ["RETRYING", "WAITING", "DEAD"]
     assert await state(conn, ids[0]) == ({"g"}, set(), "PROCESSING")
@@ -375,7 +375,7 @@ async def test_catch_up_settles_no_message_beyond_its_end(conn: Any) -> None:
 async def test_retried_message_stays_completed_after_a_seek_back(conn: Any) -> None:
     """The group gets the message once more, and has completed it all the same."""
     lane, piece, id = await read_one(conn)
-    await put_off(conn, lane, piece, "retry")
+    await defer(conn, lane, piece, "retry")
     await claim_deferred(conn, lane)
     await settle_deferred(conn, lane, [id], "done")
     assert await statuses(conn, id) == {"g": "COMPLETED"}, "though the cursor is not past it yet"
@@ -394,7 +394,7 @@ async def test_redriven_message_without_a_key_returns_to_its_own_lane(conn: Any)
     lane = (await take(conn, "w", group))[0]
     piece = await read(conn, lane.cursor)
     assert piece.ids == ids
-    await put_off(conn, lane, piece, *["dead"] * 3)
+    await defer(conn, lane, piece, *["dead"] * 3)
     await advance(conn, [lane], piece.next, 3)
     await conn.execute("select postbus.redrive('t', group_name => 'g')")
     assert [await statuses(conn, id) for id in ids] == [{"g": "RETRYING"}] * 3

@@ -18,7 +18,7 @@ from support.log_sql import (
     advance,
     claim_deferred,
     create_topic,
-    put_off,
+    defer,
     read,
     settle_deferred,
     subscribe,
@@ -303,7 +303,7 @@ async def test_roles_share_the_work_of_a_log(conn: Any, as_role: AsRole) -> None
     [lane] = await take(consumer, "w", group)
     piece = await read(consumer, lane.cursor, topic="log")
     assert piece.messages == ["one", "two"]
-    assert await put_off(consumer, lane, piece, "retry", "dead") == ["retried", "dead"]
+    assert await defer(consumer, lane, piece, "retry", "dead") == ["retried", "dead"]
     assert await advance(consumer, [lane], piece.next, 2) == []
     [row] = await claim_deferred(consumer, lane)
     assert await settle_deferred(consumer, lane, [row["id"]], "done") == ["done"]

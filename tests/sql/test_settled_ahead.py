@@ -12,8 +12,8 @@ from support.log_sql import (
     claim_deferred,
     create_topic,
     cursor_of,
+    defer,
     publish_many,
-    put_off,
     read,
     settle_deferred,
     subscribe,
@@ -43,7 +43,7 @@ async def test_message_retried_ahead_of_the_cursor_is_known_as_done(conn: Any) -
     ids = await publish_many(conn, "slow", "failing")
     first = await followed(conn, group, "first")
     piece = await read(conn, first.cursor)
-    assert await put_off(conn, first, piece.after(1), "retry") == ["retried"]
+    assert await defer(conn, first, piece.after(1), "retry") == ["retried"]
 
     second = await followed(conn, group, "second", before="first")
     assert await known_to(conn, second) == [(ids[1], False, True)]
@@ -62,7 +62,7 @@ async def test_settled_message_is_remembered_until_the_cursor_passes_it(conn: An
     await publish_many(conn, "given up", "other")
     lane = await followed(conn, group, "worker")
     piece = await read(conn, lane.cursor)
-    assert await put_off(conn, lane, piece, "dead") == ["dead"]
+    assert await defer(conn, lane, piece, "dead") == ["dead"]
     await sweep(conn, storage)
     assert await known_to(conn, lane) == [(piece.ids[0], True, True)]
 
@@ -79,7 +79,7 @@ async def test_message_behind_the_cursor_needs_no_record(conn: Any) -> None:
     await publish_many(conn, "failing")
     lane = await followed(conn, group, "worker")
     piece = await read(conn, lane.cursor)
-    await put_off(conn, lane, piece, "retry")
+    await defer(conn, lane, piece, "retry")
     await advance(conn, [lane], piece.next, 1)
     assert await known_to(conn, lane) == [(piece.ids[0], False, False)]
     await claim_deferred(conn, lane)
@@ -93,7 +93,7 @@ async def test_seek_forgets_what_was_settled_ahead(conn: Any) -> None:
     group = await subscribe(conn)
     await publish_many(conn, "given up")
     lane = await followed(conn, group, "worker")
-    await put_off(conn, lane, await read(conn, lane.cursor), "dead")
+    await defer(conn, lane, await read(conn, lane.cursor), "dead")
     await conn.execute("select postbus.seek('t', 'g', 'FROM_BEGINNING')")
     again = await followed(conn, group, "worker")
     assert await known_to(conn, again) == []
@@ -107,7 +107,7 @@ async def test_catch_up_knows_what_was_settled_ahead(conn: Any, *, is_done: bool
     group = await subscribe(conn, catch_up='{"beside_from": 1}')
     ids = await publish_many(conn, "failing", "one", "two")
     lane = await followed(conn, group, "worker")
-    await put_off(conn, lane, await read(conn, lane.cursor), "retry")
+    await defer(conn, lane, await read(conn, lane.cursor), "retry")
     if is_done:
         await claim_deferred(conn, lane)
         await settle_deferred(conn, lane, [ids[0]], "done")
@@ -129,7 +129,7 @@ async def test_deferred_message_is_not_done_when_its_lane_is_released(conn: Any)
     await publish_many(conn, "slow", "failing", "done")
     lane = await followed(conn, group, "worker")
     piece = await read(conn, lane.cursor)
-    assert await put_off(conn, lane, piece.after(1), "retry") == ["retried"]
+    assert await defer(conn, lane, piece.after(1), "retry") == ["retried"]
     position, _ = piece.places[0]
     await conn.execute(
         "select postbus.note_done(array[$1::uuid], '{0}', array[$2::bigint], '{1}', '{3}')", lane.token, position

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from support import log_sql
-from support.log_sql import create_topic, publish_many, put_off, read, settle_deferred, subscribe, take, vanish
+from support.log_sql import create_topic, defer, publish_many, read, settle_deferred, subscribe, take, vanish
 from support.pop_sql import Pop, pop
 from support.queue_sql import ack, claim, payloads, publish, states
 
@@ -209,7 +209,7 @@ async def test_retries_in_hand_together_are_charged_no_attempt(conn: Any) -> Non
     group = await subscribe(conn)
     ids = await publish_many(conn, "a", "b")
     (lane,) = await take(conn, "first", group)
-    await put_off(conn, lane, await read(conn, lane.cursor), "retry", "retry")
+    await defer(conn, lane, await read(conn, lane.cursor), "retry", "retry")
     assert [row["attempts"] for row in await log_sql.claim_deferred(conn, lane)] == [2, 2]
 
     await vanish(conn, "first")
@@ -236,7 +236,7 @@ async def test_retry_that_ends_its_process_alone_is_charged(conn: Any) -> None:
     group = await subscribe(conn)
     await publish_many(conn, "a")
     (lane,) = await take(conn, "w", group)
-    assert await put_off(conn, lane, await read(conn, lane.cursor), "suspect") == ["suspected"]
+    assert await defer(conn, lane, await read(conn, lane.cursor), "suspect") == ["suspected"]
     now = await conn.fetchval("select clock_timestamp()")
     for attempt in (1, 2, 3):
         (row,) = await claim_retrying_alone(conn, lane, now)
@@ -252,7 +252,7 @@ async def test_suspect_of_a_group_beside_others_is_charged_no_attempt(conn: Any)
     group = await subscribe(conn)
     (id,) = await publish_many(conn, "a")
     (lane,) = await take(conn, "w", group)
-    await put_off(conn, lane, await read(conn, lane.cursor), "suspect")
+    await defer(conn, lane, await read(conn, lane.cursor), "suspect")
     now = await conn.fetchval("select clock_timestamp()")
     for outlasted in (None, 1, 2):
         (row,) = await claim_retrying_alone(conn, lane, now)
@@ -274,7 +274,7 @@ async def test_retry_with_an_extended_lease_is_not_claimed_again(conn: Any) -> N
     group = await subscribe(conn)
     ids = await publish_many(conn, "a")
     (lane,) = await take(conn, "w", group)
-    await put_off(conn, lane, await read(conn, lane.cursor), "retry")
+    await defer(conn, lane, await read(conn, lane.cursor), "retry")
     (row,) = await log_sql.claim_deferred(conn, lane)
     await conn.execute("update postbus.deferred set due_at = clock_timestamp() + interval '1 second'")
     await conn.execute("select postbus.extend_deferred(array[$1::uuid], $2)", lane.token, ids)

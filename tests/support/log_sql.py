@@ -176,7 +176,7 @@ async def advance(
     return lost
 
 
-async def put_off(conn: Any, lane: Lane, piece: Piece, *kinds: str, **options: Any) -> list[str] | None:
+async def defer(conn: Any, lane: Lane, piece: Piece, *kinds: str, **options: Any) -> list[str] | None:
     """Defer the first messages of a read result, one for each of `kinds`."""
     named = "".join(f", {name} => ${place}" for place, name in enumerate(options, 10))
     count = len(kinds)

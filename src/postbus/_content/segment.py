@@ -29,8 +29,8 @@ class Segment:
         "headers",
         "keys",
         "lane",
-        "position",
         "published_at",
+        "sequence",
         "source",
         "topic",
     )
@@ -38,7 +38,7 @@ class Segment:
     def __init__(self, topic: str, row: Any, source: str) -> None:
         self.topic = topic
         self.source = source
-        self.position: int = row["sequence"]
+        self.sequence: int = row["sequence"]
         self.lane: int = row["lane"]
         self.first_index: int = row["first_index"]
         self.published_at: datetime = row["published_at"]
@@ -66,7 +66,7 @@ class Segment:
         return self._payloads
 
     def message_id(self, index: int) -> int:
-        return (self.position & _NUMBER) * 1024 + index
+        return (self.sequence & _NUMBER) * 1024 + index
 
     def key(self, index: int) -> str | None:
         return None if self.keys is None else self.keys[index]

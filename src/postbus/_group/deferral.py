@@ -8,7 +8,7 @@ import time
 from datetime import timedelta
 
 from postbus._content.segment import Segment
-from postbus._db.statements.log import PutOff
+from postbus._db.statements.log import ToDefer
 from postbus._group.context import GroupContext
 from postbus._group.deferred import DeferredMessages
 from postbus._group.lane_set import TAKEN, LaneSet
@@ -97,9 +97,9 @@ class Deferral:
         lane_set.is_deferring = True
         if kind not in ("park", "dead") and self.messages.is_behind(message):  # it failed together with an earlier one
             kind = "park"
-        deferred = PutOff(kind, message.id, segment.position, delay, error, reason)
+        deferred = ToDefer(kind, message.id, segment.sequence, delay, error, reason)
         results = await patiently(
-            lambda: self._store.put_off(self._subscription_id, lane.lane, lane.token, [deferred], max_attempts)
+            lambda: self._store.defer(self._subscription_id, lane.lane, lane.token, [deferred], max_attempts)
         )
         if results is None:
             lane_set.lose(TAKEN)

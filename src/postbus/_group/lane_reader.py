@@ -134,7 +134,7 @@ class LaneReader:
 
     async def _deliver(self, lane_set: LaneSet, result: ReadResult) -> None:
         lane = next(iter(lane_set.lanes.values()))  # a lane with deaths is read alone
-        if lane.deaths > 0 and lane.careful_until is not None and result.segments[0].position > lane.careful_until:
+        if lane.deaths > 0 and lane.careful_until is not None and result.segments[0].sequence > lane.careful_until:
             await self._calm(lane)  # all of these were published after the last death
         if lane.deaths > 0:
             await self._deliver_carefully(lane_set, lane, result)
@@ -158,7 +158,7 @@ class LaneReader:
 
     def _hand_out_by_key(self, lane_set: LaneSet, result: ReadResult, size: int) -> None:
         """Make batches in which all messages of a key go to the same queue. The result is settled as a whole."""
-        entry = WindowEntry(lane_set, 0, -1, result.next_cursor, count=result.count, gathers=True)
+        entry = WindowEntry(lane_set, None, None, result.next_cursor, count=result.count, gathers=True)
         lane_set.add(entry)
         by_queue: defaultdict[int, list[Part]] = defaultdict(list)
         for segment in result.segments:
@@ -193,7 +193,7 @@ class LaneReader:
             await self._cursor_writer.settle(lane_set)
             if lane_set.is_ending:
                 return
-            if lane.careful_until is not None and step[-1].parts[-1][0].position > lane.careful_until:
+            if lane.careful_until is not None and step[-1].parts[-1][0].sequence > lane.careful_until:
                 await self._calm(lane)
         if not result.more:
             await self._calm(lane)

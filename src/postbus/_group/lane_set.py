@@ -34,13 +34,13 @@ class LeasedLane:
 class WindowEntry:
     """Messages of a lane set that are settled together. Entries are in the order in which they were read."""
 
-    __slots__ = ("count", "cursor", "gathers", "handled", "index", "lane_set", "parts", "pending", "position")
+    __slots__ = ("count", "cursor", "gathers", "handled", "index", "lane_set", "parts", "pending", "sequence")
 
     def __init__(
         self,
         lane_set: LaneSet,
-        position: int,
-        index: int,
+        sequence: int | None,
+        index: int | None,
         cursor: str,
         parts: list[Part] | None = None,
         *,
@@ -48,8 +48,9 @@ class WindowEntry:
         gathers: bool = False,
     ) -> None:
         self.lane_set = lane_set
-        self.position = position
+        self.sequence = sequence
         self.index = index
+        """The last message of the entry, by its segment; None for both: everything up to the cursor."""
         self.cursor = cursor
         """The group's cursor once this entry and all before it are done."""
         self.parts = parts if parts is not None else []
@@ -175,7 +176,7 @@ class LaneSet:
 
     def was_passed(self, cursor: str) -> None:
         """Note that the log has nothing for these lanes up to a cursor."""
-        entry = WindowEntry(self, 0, -1, cursor, count=0)
+        entry = WindowEntry(self, None, None, cursor, count=0)
         self.add(entry)
         entry.done()
 
@@ -194,15 +195,14 @@ class LaneSet:
     def step_after(self, entry: WindowEntry) -> CursorStep:
         """The step of the cursor to behind an entry, for a lane set with one lane."""
         lane = next(iter(self.lanes.values()))
-        is_last = entry.index < 0
         return CursorStep(
             self.subscription_id,
             lane.lane,
             lane.token,
             lane.number,
             entry.cursor,
-            None if is_last else entry.position,
-            None if is_last else entry.index,
+            entry.sequence,
+            entry.index,
             entry.count,
             self.server,
         )
@@ -223,7 +223,7 @@ class LaneSet:
                 last = window.popleft()
                 self._unwritten.append(last)
                 self._passed += last.count
-            self._reached = (last.cursor, None, None) if last.index < 0 else (last.cursor, last.position, last.index)
+            self._reached = last.cursor, last.sequence, last.index
             self._on_progress(self)
         self.freed.set()
 
@@ -241,7 +241,7 @@ class LaneSet:
         """Take the steps that the stored cursor has to make. Afterwards call `put_back` or `were_written`."""
         if self._reached is None:
             return []
-        (cursor, position, index), passed = self._reached, self._passed
+        (cursor, sequence, index), passed = self._reached, self._passed
         self._reached, self._passed = None, 0
         self._being_written, self._unwritten = self._unwritten, []
         return [
@@ -251,7 +251,7 @@ class LaneSet:
                 one.token,
                 one.number,
                 cursor,
-                position,
+                sequence,
                 index,
                 passed if first == 0 else 0,
                 self.server,
@@ -262,7 +262,7 @@ class LaneSet:
     def put_back(self, steps: list[CursorStep]) -> None:
         """Note that the steps could not be written."""
         if self._reached is None:
-            self._reached = steps[0].cursor, steps[0].done_position, steps[0].done_index
+            self._reached = steps[0].cursor, steps[0].done_sequence, steps[0].done_index
         self._passed += steps[0].passed
         self._being_written, self._unwritten = [], self._being_written + self._unwritten
 

@@ -50,17 +50,18 @@ def works_of(lane_set: LaneSet, result: ReadResult, size: int) -> list[Work]:
             count += stop - start
             start = stop
             if count == size:
-                entry = WindowEntry(lane_set, segment.position, stop - 1, result.during, parts, count=count)
+                entry = WindowEntry(lane_set, segment.sequence, stop - 1, result.during, parts, count=count)
                 lane_set.add(entry)
                 works.append(Work(entry, parts))
                 parts, count = [], 0
     if parts:
-        entry = WindowEntry(lane_set, parts[-1][0].position, parts[-1][2] - 1, result.during, parts, count=count)
+        entry = WindowEntry(lane_set, parts[-1][0].sequence, parts[-1][2] - 1, result.during, parts, count=count)
         lane_set.add(entry)
         works.append(Work(entry, parts))
     last = works[-1].entry
     assert last is not None
-    last.cursor, last.index = result.next_cursor, -1  # after the last entry, the whole result is done
+    # After the last entry, the whole result is done.
+    last.cursor, last.sequence, last.index = result.next_cursor, None, None
     return works
 
 

@@ -72,20 +72,20 @@ class CursorStep(NamedTuple):
     token: UUID
     number: int
     cursor: str
-    done_position: int | None
+    done_sequence: int | None
     done_index: int | None
     passed: int
     server: datetime
     """The start of the server on which the cursor is valid."""
 
 
-class PutOff(NamedTuple):
+class ToDefer(NamedTuple):
     """A message to be deferred, so that its group's cursor can pass it."""
 
     kind: str
     """retry, park, release, suspect or dead."""
     message_id: int
-    position: int
+    sequence: int
     delay: timedelta | None = None
     error: str | None = None
     reason: str | None = None
@@ -219,8 +219,8 @@ class LogStore(Database):
 
     # deferred messages
 
-    async def put_off(
-        self, subscription_id: int, lane: int, token: UUID, put_off: Sequence[PutOff], max_attempts: int | None
+    async def defer(
+        self, subscription_id: int, lane: int, token: UUID, messages: Sequence[ToDefer], max_attempts: int | None
     ) -> list[str] | None:
         """Defer messages of a lane. Returns the outcome of each, or None if the lane is lost."""
         async with self.connection() as conn:
@@ -229,26 +229,26 @@ class LogStore(Database):
                 subscription_id,
                 lane,
                 token,
-                [one.kind for one in put_off],
-                [one.message_id for one in put_off],
-                [one.position for one in put_off],
-                [one.delay for one in put_off],
-                [clean(one.error) for one in put_off],
-                [clean(one.reason) for one in put_off],
+                [one.kind for one in messages],
+                [one.message_id for one in messages],
+                [one.sequence for one in messages],
+                [one.delay for one in messages],
+                [clean(one.error) for one in messages],
+                [clean(one.reason) for one in messages],
                 max_attempts,
             )
         return None if outcomes is None else list(outcomes)
 
     async def note_done(self, tokens: Sequence[UUID], parts: Sequence[Part], server: datetime) -> None:
         """Note parts of segments that are done although the cursors of their lanes have not passed them."""
-        lanes, positions, starts, stops = [], [], [], []
+        lanes, sequences, starts, stops = [], [], [], []
         for segment, start, stop in parts:
             lanes.append(segment.lane)
-            positions.append(segment.position)
+            sequences.append(segment.sequence)
             starts.append(start)
             stops.append(stop)
         async with self.connection() as conn:
-            await conn.execute(self._of_server(_NOTE_DONE), tokens, lanes, positions, starts, stops, server)
+            await conn.execute(self._of_server(_NOTE_DONE), tokens, lanes, sequences, starts, stops, server)
 
     async def deferred_of(self, tokens: Sequence[UUID], *, with_settled: bool = True) -> list[Any]:
         async with self.connection() as conn:
