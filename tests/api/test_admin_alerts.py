@@ -121,7 +121,7 @@ DAMAGE = {
     "delete from postbus.cursor where subscription_id = {group} and lane = 1": [("lane", "lane 1 has no cursor")],
     "insert into postbus.deferred (subscription_id, lane, id, sequence, published_at, content_type, payload) "
     "values (0, 0, 1, 1, now(), 'text/plain', '')": [
-        ("retrying", "1 messages wait to be tried again by a subscription that has ended or is not there")
+        ("deferred", "1 deferred messages belong to a subscription that has ended or is not there")
     ],
     "update postbus.subscription set state = 'CANCELLED' where catch_up_of = {group}": [
         ("lane", "lane 0 belongs to a subscription that has ended or is not there"),

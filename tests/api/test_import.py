@@ -81,9 +81,9 @@ async def test_only_messages_before_a_groups_position_are_copied(bus: Bus, outbo
     """Other messages that a group needs are in the log once, for all groups."""
     groups = groups_of(await bus.admin.import_outbox())
 
-    assert groups["email"].retrying == 4
-    assert groups["analytics"].retrying == 0
-    assert groups["stock"].retrying == 59
+    assert groups["email"].deferred == 4
+    assert groups["analytics"].deferred == 0
+    assert groups["stock"].deferred == 59
     assert await outbox.fetchval("select count(*) from postbus.deferred") == 63
     assert await outbox.fetchval("select sum(count) from postbus.segment") == 60
 
@@ -201,7 +201,7 @@ async def test_messages_completed_meanwhile_are_not_imported(bus: Bus, dsn: str,
 
     result = await bus.admin.import_outbox()
 
-    assert {name: (one.messages, one.retrying) for name, one in groups_of(result).items()} == {
+    assert {name: (one.messages, one.deferred) for name, one in groups_of(result).items()} == {
         "email": (1, 0),
         "analytics": (2, 1),
         "stock": (2, 1),

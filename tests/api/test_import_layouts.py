@@ -437,7 +437,7 @@ async def test_large_import_is_fast_and_reports_progress(bus: Bus, conn: Any, at
 
     took = time.perf_counter() - begun
     print(f"\n{result.messages} messages to three groups in {took:.1f} s")
-    assert {name: (one.messages, one.retrying) for name, one in groups_of(result).items()} == {
+    assert {name: (one.messages, one.deferred) for name, one in groups_of(result).items()} == {
         "a": (few + most // 100, most // 100),
         "b": (most, 0),
         "c": (MESSAGES, 0),

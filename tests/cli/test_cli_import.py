@@ -31,7 +31,7 @@ async def test_import_reports_what_it_imported(cli: Cli, outbox: Any) -> None:
     second = (await cli.quick("import", "outbox", "--layout", "fan-out")).done()
 
     assert [line.split() for line in first.out.splitlines()] == [
-        ["topic", "semantics", "group", "state", "messages", "retrying"],
+        ["topic", "semantics", "group", "state", "messages", "deferred"],
         ["q", "QUEUE", "3"],
         ["t", "PUB_SUB", "10"],
         ["t", "mail", "ACTIVE", "6", "1"],
@@ -68,7 +68,7 @@ async def test_import_can_print_json(cli: Cli, outbox: Any) -> None:
     assert await counts(outbox) == before
     assert (planned["dry_run"], planned["messages"], planned["not_imported"]) == (True, 10, [])
     (topic,) = planned["topics"]
-    assert topic["groups"][0] == {"name": "mail", "state": "ACTIVE", "messages": 6, "retrying": 1}
+    assert topic["groups"][0] == {"name": "mail", "state": "ACTIVE", "messages": 6, "deferred": 1}
     done = (await cli.quick("import", "--only", "t", "--json")).done().json
     assert (done["topics"], done["dry_run"]) == (planned["topics"], False)
     assert await outbox.fetchval("select count(*) from postbus.queued") == 0

@@ -143,7 +143,7 @@ async def test_stop_waits_for_a_heartbeat_under_way(bus: Bus, monkeypatch: pytes
         return []
 
     monkeypatch.setattr(store, "group_heartbeat", beat, raising=False)
-    heartbeats = GroupHeartbeats(store, on_silent=lambda: None, on_heard=lambda: None)
+    heartbeats = GroupHeartbeats(store, on_failing=lambda: None, on_recovered=lambda: None)
     heartbeats.add(1, timedelta(0))
     sending = asyncio.create_task(heartbeats.tick())
     await sent.wait()

@@ -207,7 +207,7 @@ async def test_status_reports_backlog_and_alerts(cli: Cli, bus: Bus, conn: Any, 
     assert one["note"].startswith("no process works for it: stopped as planned by")
     alerts = " ".join(one["alerts"])
     assert "messages are not sent (max_backlog 0)" in alerts
-    assert "the oldest is not sent for" in alerts
+    assert "the oldest has not been sent for" in alerts
 
 
 async def test_suggested_topic_has_a_long_enough_retention(cli: Cli, bus: Bus, folder: Path) -> None:

@@ -166,7 +166,7 @@ async def test_unavailable_sink_is_shown_with_its_reason(bus: Bus, semantics: Se
         status = await shown()
         assert (status.sink, status.error) == ("ownsink", "it is away")
         assert status.away_since is not None
-        assert any("its sink ownsink is away since" in one for one in status.alerts)
+        assert any("its sink ownsink has been away since" in one for one in status.alerts)
 
     async def is_back() -> None:
         status = await shown()

@@ -32,7 +32,7 @@ class TopicTail:
         self._topic = topic
         self._is_log = is_log
         self._seen: dict[int, SortKey] = {}
-        self._floor = _START
+        self._found_up_to = _START
         self._tops: deque[tuple[float, SortKey]] = deque()
 
     async def _page(self, after: SortKey) -> Page[QueueMessage] | Page[LogMessage]:
@@ -57,7 +57,7 @@ class TopicTail:
         """The last messages there are."""
         known = await self._newest(max(count, _PAGE))
         self._remember(known)
-        self._floor = _sort_key(known[0]) if known else _START
+        self._found_up_to = _sort_key(known[0]) if known else _START
         if not known or not count:
             return
         after, last = _before(known[-count:][0]), _sort_key(known[-1])
@@ -75,21 +75,21 @@ class TopicTail:
     async def all_messages(self) -> AsyncIterator[TailMessage]:
         """All messages there are."""
         while True:
-            page = await self._page(self._floor)
+            page = await self._page(self._found_up_to)
             if page.found:
                 self._seen.clear()
                 self._remember(page.found)
-                self._floor = _sort_key(page.found[-1])
+                self._found_up_to = _sort_key(page.found[-1])
             for one in page.found:
                 yield one
             if not page.more:
                 break
-        self._floor = min(self._seen.values(), default=_START)
+        self._found_up_to = min(self._seen.values(), default=_START)
 
     async def new_messages(self) -> AsyncIterator[TailMessage]:
         """The messages that have appeared since the last look."""
-        self._raise_floor()
-        after = self._floor
+        self._forget_old()
+        after = self._found_up_to
         while True:
             page = await self._page(after)
             new = [one for one in page.found if one.id not in self._seen]
@@ -101,25 +101,25 @@ class TopicTail:
             after = _sort_key(page.found[-1])
 
     @property
-    def floor(self) -> SortKey:
+    def found_up_to(self) -> SortKey:
         """The sort key up to which every message was found."""
-        return self._floor
+        return self._found_up_to
 
-    def go_on_after(self, floor: SortKey) -> None:
-        """Begin above a floor that another tail had."""
-        self._floor = floor
+    def go_on_after(self, key: SortKey) -> None:
+        """Begin after the sort key up to which another tail had found everything."""
+        self._found_up_to = key
 
     def _remember(self, messages: Sequence[TailMessage]) -> None:
         if messages:
             self._seen.update((one.id, _sort_key(one)) for one in messages)
             self._tops.append((time.monotonic(), _sort_key(messages[-1])))
 
-    def _raise_floor(self) -> None:
-        before = self._floor
+    def _forget_old(self) -> None:
+        before = self._found_up_to
         while self._tops and self._tops[0][0] < time.monotonic() - _LATE:
-            self._floor = max(self._floor, self._tops.popleft()[1])
-        if self._floor != before:
-            self._seen = {one: key for one, key in self._seen.items() if key > self._floor}
+            self._found_up_to = max(self._found_up_to, self._tops.popleft()[1])
+        if self._found_up_to != before:
+            self._seen = {one: key for one, key in self._seen.items() if key > self._found_up_to}
 
 
 def _sort_key(message: TailMessage) -> SortKey:

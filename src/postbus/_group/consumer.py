@@ -37,7 +37,7 @@ from postbus._runtime.log_events import event
 from postbus._runtime.loop import patiently
 from postbus._runtime.tasks import FirstFailure, cancel_all
 
-_FAREWELL = 3.0  # seconds, at most, to settle what is done after handlers have been cancelled
+_ABORT_TIMEOUT = 3.0  # seconds, at most, to settle what is done after handlers have been cancelled
 _GATHER = 0.005  # seconds in which handlers that end, while lanes are left, are settled together
 
 
@@ -218,7 +218,7 @@ class GroupConsumer:
         await cancel_all([*self._reading.values(), *self._queues.tasks, *self._leaving, *redelivering])
         self._was_cut_short |= running > len(self._redelivery_handler.returned)
         with suppress(TimeoutError):
-            async with asyncio.timeout(_FAREWELL):
+            async with asyncio.timeout(_ABORT_TIMEOUT):
                 await self._redelivery_handler.settle_aborted()
                 await self._release(waiting)
                 for lane_set in lane_sets:

@@ -24,7 +24,7 @@ from postbus.group import Group
 _INTERVAL = 1.0  # seconds between two questions which lanes this process should have, …
 _INTERVAL_WHEN_STABLE = 3.0  # … when nothing has changed for a while, …
 _SOON = 0.1  # … and while lanes are being given up that may be taken again
-_FAREWELL = 2.0  # seconds, at most, for leaving groups when the process does not wait for handlers
+_ABORT_TIMEOUT = 2.0  # seconds, at most, for leaving groups when the process does not wait for handlers
 
 
 class LaneAssigner:
@@ -45,8 +45,8 @@ class LaneAssigner:
         self.cursor_writer = CursorWriter(cursor_writer_store, self._was_lost)
         self.heartbeats = GroupHeartbeats(
             heartbeat_store,
-            on_silent=self._fall_silent,
-            on_heard=self._is_heard_again,
+            on_failing=self._stop_consuming,
+            on_recovered=self._consume_again,
         )
         self._counts = MemberCounts(store)
         self.consumers: dict[int, GroupConsumer] = {}
@@ -58,7 +58,7 @@ class LaneAssigner:
         self._ticking = asyncio.Lock()
         self._is_unsure = False
         """Whether the database may have leased lanes to us in an answer that was lost."""
-        self._is_silent = False
+        self._is_failing = False
         """Whether our heartbeats fail. Then we take no lanes, since groups may be taken for DEAD."""
         self._has_left = False
         """Whether the process is ending. A tick that waits meanwhile takes no lanes any more."""
@@ -127,7 +127,7 @@ class LaneAssigner:
                 return _INTERVAL
             if self._is_unsure and not await self._start_over():
                 return _SOON
-            return _INTERVAL if self._is_silent else await self._assign()
+            return _INTERVAL if self._is_failing else await self._assign()
 
     async def _start_over(self) -> bool:
         """Give up all lanes, even those that we do not know of. Returns whether that is done."""
@@ -235,14 +235,14 @@ class LaneAssigner:
         groups = [one for one in self.consumers.values() if one.history_of is None]
         await self._counts.write({one.subscription_id: one.group for one in groups})
 
-    def _fall_silent(self) -> None:
+    def _stop_consuming(self) -> None:
         """Stop consuming. Our groups may be taken for DEAD, and then messages that they still handle are not kept."""
-        self._is_silent = self._is_unsure = True
+        self._is_failing = self._is_unsure = True
         for consumer in self.consumers.values():
             consumer.give_up(consumer.tokens)
 
-    def _is_heard_again(self) -> None:
-        self._is_silent = False
+    def _consume_again(self) -> None:
+        self._is_failing = False
 
     async def drain(self) -> None:
         """Finish what is in hand, and leave all groups."""
@@ -267,7 +267,7 @@ class LaneAssigner:
         await asyncio.gather(*self._stopping, return_exceptions=True)
         if consumers and not self._is_drained:
             with suppress(DatabaseUnavailable, TimeoutError):  # then others get the lanes when our leases expire
-                async with asyncio.timeout(_FAREWELL):
+                async with asyncio.timeout(_ABORT_TIMEOUT):
                     left = [one.subscription_id for one in consumers]
                     await self.heartbeats.remove(left)
                     await self._store.leave_groups(self._worker, left, is_stop=self._has_left)

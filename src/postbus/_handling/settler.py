@@ -17,7 +17,7 @@ from postbus._runtime.loop import Backoff
 from postbus.errors import DatabaseUnavailable
 from postbus.message import Message
 
-_FAREWELL = 2.0  # seconds, at most, for the last settlements of a process
+_ABORT_TIMEOUT = 2.0  # seconds, at most, for the last settlements of a process
 
 
 class ClaimedLease:
@@ -113,7 +113,7 @@ class Settler:
     async def finish(self, unhandled: Sequence[tuple[ClaimedLease, int]]) -> None:
         """Send the last acks, and release messages that were not handled. If time runs out, their leases expire."""
         with suppress(DatabaseUnavailable, TimeoutError):
-            async with asyncio.timeout(_FAREWELL):
+            async with asyncio.timeout(_ABORT_TIMEOUT):
                 if self._unsettled:
                     await self.tick()
                 by_lease: defaultdict[ClaimedLease, list[int]] = defaultdict(list)

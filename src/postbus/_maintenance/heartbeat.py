@@ -95,13 +95,13 @@ class GroupHeartbeats:
         self,
         store: Store,
         *,
-        on_silent: Callable[[], None],
-        on_heard: Callable[[], None],
+        on_failing: Callable[[], None],
+        on_recovered: Callable[[], None],
     ) -> None:
         self._store = store
-        self._on_silent = on_silent
+        self._on_failing = on_failing
         """Called when so many heartbeats have failed that groups may be taken for DEAD."""
-        self._on_heard = on_heard
+        self._on_recovered = on_recovered
         """Called when a heartbeat succeeds after that."""
         self._pulses: dict[int, _Pulse] = {}
         self._failures = 0
@@ -141,11 +141,11 @@ class GroupHeartbeats:
             if self._failures == _TOO_MANY_FAILURES:
                 event(logging.ERROR, "heartbeats.failed", failures=self._failures, error=error.message,
                       groups="consume nothing here until one succeeds")  # fmt: skip
-                self._on_silent()
+                self._on_failing()
             raise
         if self._failures >= _TOO_MANY_FAILURES:
             event(logging.WARNING, "heartbeats.succeeded", failures=self._failures, groups="consume again")
-            self._on_heard()
+            self._on_recovered()
         self._failures = 0
         jitter = random.uniform(0.8, 1.0)  # never late, and the same for all groups, so that they stay together
         for pulse in due.values():

@@ -20,7 +20,7 @@ from postbus.middleware import Middleware
 from postbus.subscription import Subscription
 
 Delivery = tuple[ClaimedLease, Message]
-_FAREWELL = 1.0  # seconds, at most, to settle messages whose handlers returned while other handlers were cancelled
+_ABORT_TIMEOUT = 1.0  # seconds, at most, to settle messages whose handlers returned while other handlers were cancelled
 
 
 class QueueHandler:
@@ -70,7 +70,7 @@ class QueueHandler:
     async def settle_returned(self) -> None:
         """Settle messages whose handlers had returned when they were cancelled, if that does not take long."""
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_FAREWELL):
+            async with asyncio.timeout(_ABORT_TIMEOUT):
                 for one in self._returned:
                     await self.settle(*one)
 

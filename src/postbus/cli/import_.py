@@ -98,10 +98,10 @@ def _show(cli: Cli, result: ImportResult) -> None:
     rows: list[list[Any]] = []
     for topic in result.topics:
         rows.append([topic.name, topic.semantics, "", "", topic.messages, ""])
-        rows += [[topic.name, "", one.name, one.state, one.messages, one.retrying] for one in topic.groups]
+        rows += [[topic.name, "", one.name, one.state, one.messages, one.deferred] for one in topic.groups]
     if rows:
         write_table(
-            ["topic", "semantics", "group", "state", "messages", "retrying"], rows, right=("messages", "retrying")
+            ["topic", "semantics", "group", "state", "messages", "deferred"], rows, right=("messages", "deferred")
         )
     verb = "would carry over" if result.dry_run else "carried over"
     say(f"{verb} {counted(result.messages, 'message')} of {result.table}")

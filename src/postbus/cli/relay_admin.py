@@ -52,14 +52,14 @@ async def status(cli: Cli, config: Config = None, topic: Topic = None, group: Gr
     elif not found:
         cli.note("no relay has run yet: postbus relay run --topic TOPIC --sink URL")
     else:
-        columns = ("topic", "group", "state", "backlog", "oldest", "retrying", "dead", "workers")
+        columns = ("topic", "group", "state", "backlog", "oldest", "deferred", "dead", "workers")
         write_table(
             [*columns, "what is to be known"],
             [
                 [*(getattr(one, name) for name in columns), "; ".join(filter(None, [*one.alerts, one.note]))]
                 for one in found
             ],
-            right=("backlog", "oldest", "retrying", "dead", "workers"),
+            right=("backlog", "oldest", "deferred", "dead", "workers"),
         )
     return FAILED if any(one.alerts for one in found) else OK
 

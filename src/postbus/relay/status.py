@@ -24,7 +24,8 @@ class RelayStatus:
     """The number of unsent messages."""
     oldest: timedelta | None
     """The age of the oldest of them."""
-    retrying: int
+    deferred: int
+    """The number of messages that failed and are tried again, or wait behind one of these."""
     dead: int
     """The number of dead letters."""
     workers: int
@@ -102,7 +103,7 @@ def _of_group(row: GroupInfo) -> RelayStatus:
         state=row.state,
         backlog=row.pending or 0,
         oldest=None if seconds is None else timedelta(seconds=seconds),
-        retrying=row.retrying + row.parked,
+        deferred=row.retrying + row.parked,
         dead=row.dead,
         workers=len(row.workers),
     )
@@ -122,7 +123,7 @@ def _note_sink(status: RelayStatus, away: Sequence[SinkAway]) -> None:
     for one in away:
         if (one.topic, one.group_name) == (status.topic, status.group) and status.sink is None:
             status.sink, status.away_since, status.error = one.sink, one.since, one.error
-            status.alerts.append(f"its sink {one.sink} is away since {one.since:%Y-%m-%d %H:%M:%S}: {one.error}")
+            status.alerts.append(f"its sink {one.sink} has been away since {one.since:%Y-%m-%d %H:%M:%S}: {one.error}")
 
 
 def _alerts(status: RelayStatus, alerts: Alerts) -> list[str]:
@@ -130,7 +131,7 @@ def _alerts(status: RelayStatus, alerts: Alerts) -> list[str]:
     if status.backlog > alerts.max_backlog:
         found.append(f"{status.backlog} messages are not sent (max_backlog {alerts.max_backlog})")
     if status.oldest is not None and status.oldest > alerts.max_age:
-        found.append(f"the oldest is not sent for {_rounded(status.oldest)} (max_age {_rounded(alerts.max_age)})")
+        found.append(f"the oldest has not been sent for {_rounded(status.oldest)} (max_age {_rounded(alerts.max_age)})")
     if status.dead > alerts.max_dead:
         found.append(f"{status.dead} messages are dead letters (max_dead {alerts.max_dead})")
     return found

@@ -120,7 +120,7 @@ class UnclaimedMessages(msgspec.Struct, frozen=True, kw_only=True):
 class Inconsistency(msgspec.Struct, frozen=True, kw_only=True):
     """Rows of a group that do not fit together: a bug of Postbus."""
 
-    kind: Literal["subscription", "lane", "cursor", "retrying", "catch-up"]
+    kind: Literal["subscription", "lane", "cursor", "deferred", "catch-up"]
     topic: str | None
     group_name: str | None
     subscription_id: int

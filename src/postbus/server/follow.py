@@ -46,7 +46,7 @@ async def follow(call: Call, topic: str, last_event_id: str | None) -> AsyncIter
                     if time.monotonic() - asked > _WHO:
                         await call.check_again()
                         asked = time.monotonic()
-                    yield _event(tail.floor, call.shown(message_view(BrowsedMessage, one)))
+                    yield _event(tail.found_up_to, call.shown(message_view(BrowsedMessage, one)))
                     said = time.monotonic()
                     if refused.is_set():
                         return
@@ -60,10 +60,10 @@ async def follow(call: Call, topic: str, last_event_id: str | None) -> AsyncIter
             await pause(wait, call.server.stopping, refused)
 
 
-def _event(floor: SortKey, message: BrowsedMessage) -> bytes:
+def _event(found_up_to: SortKey, message: BrowsedMessage) -> bytes:
     # A payload goes out as it came, and may be written on several lines.
     data = msgspec.json.encode(message).replace(b"\r", b" ").replace(b"\n", b"\ndata: ")
-    return b"id: %d.%d\nevent: message\ndata: %b\n\n" % (floor[0], max(floor[1], 0), data)
+    return b"id: %d.%d\nevent: message\ndata: %b\n\n" % (found_up_to[0], max(found_up_to[1], 0), data)
 
 
 def _sort_key(event_id: str) -> SortKey:

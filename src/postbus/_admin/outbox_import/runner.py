@@ -55,7 +55,7 @@ class ImportedGroup:
     name: str
     state: str
     messages: int
-    retrying: int
+    deferred: int
     """Those of them that are not read from the log: they were tried, or others after them are done."""
 
 

@@ -31,7 +31,7 @@ set search_path = pg_catalog, pg_temp as $$
          where not exists (select from postbus.lane l where l.subscription_id = c.subscription_id and l.lane = c.lane)
          group by c.subscription_id, c.lane
         union all
-        select 'retrying', r.subscription_id, format('%s messages wait to be tried again by a subscription that has ended or is not there', count(*))
+        select 'deferred', r.subscription_id, format('%s deferred messages belong to a subscription that has ended or is not there', count(*))
           from postbus.deferred r left join known k on k.id = r.subscription_id where k.may_have_lanes is not true
          group by r.subscription_id
         union all
