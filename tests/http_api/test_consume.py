@@ -184,6 +184,24 @@ async def test_lease_can_be_extended(http: httpx.AsyncClient, bus: Bus) -> None:
 
 @pytest.mark.parametrize(
     ("route", "more"),
+    [("extend", {"lease": 0.1}), ("extend", {"lease": "-1 minute"}), ("retry", {"delay": -1}),
+     ("retry", {"delay": "200000 days"})],
+)  # fmt: skip
+async def test_durations_that_python_refuses_are_refused(
+    http: httpx.AsyncClient, bus: Bus, route: str, more: dict[str, Any]
+) -> None:
+    """A lease shorter than a second, or a delay of centuries, is refused. The lease stays as it is."""
+    await push(http, "jobs", 1)
+    messages = await pop(http, "jobs")
+    [before] = await bus.admin.messages("jobs")
+
+    problem(await http.post(f"/v1/{route}", json={"messages": messages, **more}), 400, "PB402")
+
+    assert await bus.admin.messages("jobs") == [before]
+
+
+@pytest.mark.parametrize(
+    ("route", "more"),
     [
         ("ack", {}),
         ("retry", {}),

@@ -13,7 +13,7 @@ from postbus._db.database import clean
 from postbus.errors import InvalidOption, PayloadNotDecodable, UnreadableEvent
 from postbus.message import Ack, DeadLetter, Message, Outcome, Release, Retry
 from postbus.middleware import Middleware, handling
-from postbus.options import as_timedelta
+from postbus.options import Duration, as_timedelta
 from postbus.subscription import HandlerCall, Subscription
 
 ACK = Ack()
@@ -151,7 +151,7 @@ def not_decodable(error: Exception) -> DeadLetter:
 _LONGEST_DELAY = timedelta(days=36600)
 
 
-def as_delay(delay: timedelta | float | None) -> timedelta | None:
+def as_delay(delay: Duration | None) -> timedelta | None:
     """Convert a delay, and refuse one that the database would not take."""
     if delay is None:
         return None

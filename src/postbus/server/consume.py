@@ -11,9 +11,9 @@ import msgspec
 from litestar import Request
 from litestar.params import FromQuery, JSONBody
 
+from postbus._handling.handling import as_delay
 from postbus.errors import InvalidInput, InvalidOption, LeaseLost
-from postbus.options import as_timedelta
-from postbus.pull import Delivery
+from postbus.pull import Delivery, check_lease
 from postbus.scope import Heartbeat
 from postbus.server.messages import message_of
 from postbus.server.routing import GroupName, InCall, TopicName, route
@@ -161,7 +161,7 @@ async def ack(call: InCall, data: JSONBody[SettleBody]) -> Settled:
 @route("POST", "/v1/retry", errors=(409, 413), tag=_TAG)
 async def retry(call: InCall, data: JSONBody[RetryBody]) -> Retried:
     """Try the messages again, later. Those whose attempts are used up become dead letters."""
-    delay = None if data.delay is None else as_timedelta(data.delay, name="delay")
+    delay = as_delay(data.delay)
     store = await call.bus.connect()
     outcomes: dict[int, str] = {}
     leases = await _leases(call, data.messages)
@@ -200,9 +200,10 @@ async def release(call: InCall, data: JSONBody[SettleBody]) -> Settled:
 @route("POST", "/v1/extend", errors=(409, 413), tag=_TAG)
 async def extend(call: InCall, data: JSONBody[ExtendBody]) -> Settled:
     """Hold the messages for longer: so long from now. All messages of a lease are held together."""
+    length = check_lease(data.lease)
     leases = await _leases(call, data.messages)
     store = await call.bus.connect()
-    lost = await store.extend(list(leases), as_timedelta(data.lease, name="lease"))
+    lost = await store.extend(list(leases), length)
     return _settled(data.messages, [one for token in lost for one in leases[token]])
 
 
