@@ -14,6 +14,7 @@ from postbus._admin.messages import MessageAdmin
 from postbus._admin.outbox_import.runner import ImportResult, Progress, import_outbox
 from postbus._admin.outbox_import.table import Layout
 from postbus._content.names import check_topic_name
+from postbus._db.statements.audit import AuditFilters
 from postbus._maintenance.sweeper import log_group_events
 from postbus.errors import (
     InvalidInput,
@@ -169,11 +170,12 @@ class Admin(MessageAdmin, AccessAdmin):
         kind; `topics` and `groups` are patterns, in which * stands for any text. A page goes on at `before_id`, or at
         `after_id`.
         """
-        return await (await self._store()).audit(
-            since=since, until=until, actor=actor, action=action, topic=topic, group=group,
+        filters = AuditFilters(
+            since, until, actor, action, topic, group,
             topics=None if topics is None else _names(topics), groups=None if groups is None else _names(groups),
-            after_id=after_id, before_id=before_id, limit=limit, newest=newest,
         )  # fmt: skip
+        store = await self._store()
+        return await store.audit(filters, after_id=after_id, before_id=before_id, limit=limit, newest=newest)
 
     async def workers(self) -> list[WorkerInfo]:
         """The processes that consume."""

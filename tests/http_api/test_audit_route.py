@@ -70,6 +70,12 @@ async def test_entries_are_filtered_and_paged(bus: Bus) -> None:
         first = await entries(http, action="topic", limit=2)
         rest = await entries(http, action="topic", before_id=first[-1]["id"])
         assert [one["topic"] for one in first + rest] == ["t1", "t4", "t3", "t2", "t1", "t0"]
+        page = (await http.get("/v1/audit", params={"limit": 2, "action": "topic"})).json()
+        assert page["entries"] == first
+        assert await entries(http, action="topic", cursor=page["next"]) == rest
+        older = {"cursor": page["next"], "before_id": rest[0]["id"]}
+        assert await entries(http, action="topic", **older) == rest[1:], "both limit what comes"
+        assert (await http.get("/v1/audit", params={"action": "topic"})).json()["next"] is None
         assert [one["topic"] for one in await entries(http, actor="PERSON 3")] == ["t3"]
         assert [one["action"] for one in await entries(http, topic="t1")] == ["topic.pause", "topic.create"]
         assert await entries(http, topic="t1", group="g") == []

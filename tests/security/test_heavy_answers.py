@@ -22,6 +22,7 @@ _MIB = 1 << 20
 _LARGE = 40  # messages of 1 MB
 _DEAD = 20_000
 _TOPICS = 100
+_ENTRIES = 1000  # entries of the audit log, of 47 KB each
 _QUICK = 1.0  # seconds
 
 
@@ -40,6 +41,12 @@ def target(server: EmbeddedPostgres) -> Iterator[Served]:
                 "select 10000000 + n, postbus.topic_id('hidden.0'), 'bad', 1, 4, now(), 'text/plain', 'x' "
                 "from generate_series(1, %s) n",
                 (_DEAD,),
+            )
+            conn.execute(
+                "select postbus.note_action('topic.set', 'large.audit', "
+                "given => value, before => value, after => value) "
+                "from (select jsonb_build_object('x', repeat('x', 16000)) as value), generate_series(1, %s)",
+                (_ENTRIES,),
             )
             conn.execute("analyze")
         yield running
@@ -120,6 +127,42 @@ def test_cursors_lead_through_everything(target: Served, page: str, limit: int) 
         assert cursor is None
 
 
+def test_audit_page_ends_by_bytes(target: Served) -> None:
+    """A page of 1000 large entries stays small, for a token of one topic too, and cursors lead through all of them."""
+    found: list[int] = []
+    cursor: str | None = None
+    with target.client(target.new_token("admin", topics=("large.audit",))) as http:
+        before = target.most_memory()
+        while len(found) < _ENTRIES:
+            answer = http.get("/v1/audit", params={"limit": 1000} | ({"cursor": cursor} if cursor else {}))
+            assert len(answer.content) < 9 * _MIB
+            told = answer.json()
+            assert 100 <= len(told["entries"]) <= 200 or told["next"] is None
+            found += [int(one["id"]) for one in told["entries"]]
+            cursor = told["next"]
+        assert target.most_memory() - before < 60 * _MIB
+    assert cursor is None
+    assert found == sorted(set(found), reverse=True)
+    assert len(found) == _ENTRIES
+
+
+def test_large_audit_log_is_read_page_by_page(target: Served) -> None:
+    """The command and a program get as many entries as they ask for, in either order."""
+
+    async def look(bus: Bus) -> list[list[int]]:
+        return [
+            [one.id for one in await bus.admin.audit(topic="large.audit", limit=limit, newest=newest)]
+            for limit in (_ENTRIES - 1, 2 * _ENTRIES)
+            for newest in (True, False)
+        ]
+
+    newest, oldest, *both = target.use_database(look)
+    assert [len(one) for one in both] == [_ENTRIES, _ENTRIES]
+    assert both[0] == both[1][::-1] == sorted(both[1], reverse=True)
+    assert newest == both[0][:-1]
+    assert oldest == both[1][:-1]
+
+
 def test_client_follows_cursors(target: Served) -> None:
     """A program gets the number of messages it asks for, in several pages."""
 
@@ -164,7 +207,7 @@ def test_stream_of_large_messages_is_read_in_batches(target: Served, topic: str)
 def test_forged_cursor_is_refused(target: Served, cursor: str) -> None:
     """It is refused or leads to a page, and never causes an internal error."""
     with target.client(target.tokens["all"]) as http:
-        for path in (*PAGES.values(), "/v1/topics?", "/v1/groups?", "/v1/catch-ups?", "/v1/webhooks?"):
+        for path in (*PAGES.values(), "/v1/topics?", "/v1/groups?", "/v1/catch-ups?", "/v1/webhooks?", "/v1/audit?"):
             told = http.get(httpx.URL(target.url + path).copy_merge_params({"cursor": cursor}))
             assert told.status_code in (200, 400), told.text
 

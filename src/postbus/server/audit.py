@@ -7,12 +7,14 @@ from typing import Annotated
 
 from litestar.params import FromQuery, QueryParameter
 
-from postbus.server.paging import Limit
+from postbus._db.statements.audit import AuditFilters
+from postbus._db.statements.pages import LAST
+from postbus.server.paging import Cursor, Limit, next_of, place_of
 from postbus.server.routing import InCall, route
 from postbus.server.views.access import AuditEntries, AuditEntryView
 from postbus.server.views.base import view
 
-_Id = QueryParameter(pattern="^[0-9]{1,18}$", description="Only entries with a lower id: the next page.")
+_Id = QueryParameter(pattern="^[0-9]{1,18}$", description="Only entries with a lower id.")
 _Actor = QueryParameter(description="A part of the login, the role or the actor.")
 _Action = QueryParameter(description="An action, such as topic.set; or topic, for all of that kind.")
 
@@ -27,16 +29,25 @@ async def list_audit(
     topic: FromQuery[str | None] = None,
     group: FromQuery[str | None] = None,
     before_id: Annotated[str | None, _Id] = None,
+    cursor: Cursor = None,
     limit: Limit = 100,
 ) -> AuditEntries:
-    """Read the audit log, the newest entries first. Tokens for some topics or groups get entries about these."""
-    entries = await call.admin.audit(
-        since=since, until=until, actor=actor, action=action, topic=topic, group=group,
+    """Read the audit log, the newest entries first. Go on with next as cursor.
+
+    A token for some topics or groups gets the entries about these.
+    """
+    filters = AuditFilters(
+        since, until, actor, action, topic, group,
         topics=None if call.caller.has_all_topics else call.caller.topics,
         groups=None if call.caller.has_all_groups else call.caller.groups,
-        before_id=None if before_id is None else int(before_id), limit=limit,
     )  # fmt: skip
-    return AuditEntries(entries=[view(AuditEntryView, one) for one in entries])
+    [last] = place_of(cursor, (LAST,))
+    before = last if before_id is None else min(last, int(before_id))
+    store = await call.bus.connect()
+    page = await store.audit_page(filters, before_id=before, limit=limit)
+    return AuditEntries(
+        entries=[view(AuditEntryView, one) for one in page.found], next=next_of(page, lambda one: (one.id,))
+    )
 
 
 ROUTES = [list_audit]

@@ -10,11 +10,10 @@ from typing import Annotated, Any
 import msgspec
 from litestar.params import QueryParameter
 
-from postbus._db.statements.pages import Page, S
+from postbus._db.statements.pages import MOST_BYTES, Page, S
 from postbus.errors import InvalidInput
 
-MOST_BYTES = 8 << 20
-"""Of payloads, headers and errors on a page, unless its only message has more."""
+__all__ = ["MOST_BYTES", "AfterId", "Cursor", "Limit", "next_of", "place_of"]
 
 AfterId = Annotated[str, QueryParameter(pattern="^[0-9]{1,19}$", description="Only those with a higher id.")]
 Limit = Annotated[

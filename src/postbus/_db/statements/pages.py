@@ -20,6 +20,8 @@ from postbus.results.messages import DeadLetterInfo, LogMessage, QueueMessage
 from postbus.results.topics import TopicInfo
 
 LAST = (1 << 63) - 1
+MOST_BYTES = 8 << 20
+"""The most bytes on a page. A single entry may have more."""
 
 S = TypeVar("S", bound=msgspec.Struct)
 

@@ -60,5 +60,5 @@ class AuditEntryView(View, kw_only=True):
     after: dict[str, Any] | None
 
 
-class AuditEntries(View, kw_only=True):
+class AuditEntries(ListPage, kw_only=True):
     entries: list[AuditEntryView]
