@@ -13,9 +13,9 @@ from postbus._group.context import GroupContext
 from postbus._group.deferred import DeferredMessages
 from postbus._group.lane_set import TAKEN, LaneSet
 from postbus._handling.handling import Handling
-from postbus._handling.settler import last_line
 from postbus._runtime.log_events import event
 from postbus._runtime.loop import patiently
+from postbus._runtime.visible_text import last_line
 from postbus.message import DeadLetter, Message, Outcome, Retry
 
 POLL = 0.2  # seconds between two searches for deferred messages that are due

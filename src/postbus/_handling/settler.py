@@ -14,6 +14,7 @@ from uuid import UUID
 from postbus._db.store import Store
 from postbus._runtime.log_events import event
 from postbus._runtime.loop import Backoff
+from postbus._runtime.visible_text import last_line
 from postbus.errors import DatabaseUnavailable
 from postbus.message import Message
 
@@ -193,10 +194,6 @@ class Settler:
         await self._store.release(lease.token, message_ids)
         for message_id in message_ids:
             self.forget(lease, message_id)
-
-
-def last_line(error: str | None) -> str:
-    return (error or "").strip().rpartition("\n")[2]
 
 
 def _log_lost(lease: ClaimedLease, message_ids: Sequence[int]) -> None:

@@ -1,8 +1,9 @@
-"""Making text safe to show: terminals and logs must not obey control characters in it."""
+"""Text for people: safe to show, since terminals and logs must not obey control characters, and short."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from datetime import datetime
 
 
 def visible(text: str) -> str:
@@ -24,6 +25,21 @@ def replaced(text: str, escaped: Callable[[str], str]) -> str:
     for one in {one for one in set(text) if not one.isprintable()}:
         text = text.replace(one, escaped(one))
     return text
+
+
+def last_line(error: str | None) -> str:
+    """The last line of an error's text: the error itself, without its traceback."""
+    return (error or "").strip().rpartition("\n")[2]
+
+
+def counted(count: int, what: str) -> str:
+    """Such as 1 message, 2 messages."""
+    return f"{count} {what}{'' if count == 1 else 's'}"
+
+
+def moment_text(moment: datetime) -> str:
+    """A moment to the second, in its own time zone."""
+    return f"{moment:%Y-%m-%d %H:%M:%S}"
 
 
 def _escaped(character: str) -> str:

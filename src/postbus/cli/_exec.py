@@ -10,7 +10,7 @@ import sys
 from contextlib import suppress
 from typing import TextIO
 
-from postbus._runtime.visible_text import visible
+from postbus._runtime.visible_text import last_line, visible
 from postbus.cli._render import write_json
 from postbus.message import Ack, DeadLetter, Message, Outcome, Retry
 
@@ -64,7 +64,7 @@ class Executor:
         if code in (_NOT_EXECUTABLE, _NOT_FOUND):
             raise CommandMissing(f"the command cannot be run ({told}): {self._command}")
         if code == _DATA_ERROR:
-            return DeadLetter(reason=error.strip().rpartition("\n")[2] or f"the command {told}", error=error)
+            return DeadLetter(reason=last_line(error) or f"the command {told}", error=error)
         return Retry(error=f"{error.rstrip()}\nthe command {told}".strip())
 
 

@@ -17,9 +17,10 @@ from rich.table import Table
 from rich.text import Text
 
 from postbus._content.codec import decoder_for
-from postbus._runtime.visible_text import replaced, visible, visible_lines
+from postbus._runtime.visible_text import moment_text, replaced, visible, visible_lines
 from postbus.cli._say import say
 from postbus.errors import PayloadNotDecodable
+from postbus.message import Message
 from postbus.results import MessageInfo
 
 _UNLIMITED = 1_000_000  # columns, where no terminal sets a limit
@@ -131,7 +132,7 @@ def printable(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, datetime):
-        return value.astimezone().strftime("%Y-%m-%d %H:%M:%S")
+        return moment_text(value.astimezone())
     if isinstance(value, timedelta):
         return duration(value)
     return visible(str(value))
@@ -154,11 +155,6 @@ def duration(length: timedelta) -> str:
     return " ".join(part for part in parts[:2] if not part.startswith("0"))
 
 
-def counted(count: int, what: str) -> str:
-    """Such as 1 message, 2 messages."""
-    return f"{count} {what}{'' if count == 1 else 's'}"
-
-
 def age(moment: datetime | None) -> str:
     return "" if moment is None else duration(datetime.now(UTC) - moment)
 
@@ -179,6 +175,18 @@ def payload_lines(payload: bytes, content_type: str) -> list[str]:
     if isinstance(value, str):
         return list(visible_lines(value))
     return json.dumps(value, indent=2, ensure_ascii=True).splitlines()
+
+
+def line_of(message: Message, *, tells_topic: bool = False) -> str:
+    """A message that is consumed, on one line."""
+    payload = payload_line(message.payload, message.content_type)
+    return message_line(
+        message_id=message.id,
+        at=message.published_at,
+        key=message.key,
+        remark="" if message.attempt == 1 else f"attempt {message.attempt}",
+        payload=f"{message.topic:<20}  {payload}" if tells_topic else payload,
+    )
 
 
 def message_line(*, message_id: int, at: datetime, key: str | None, remark: str, payload: str) -> str:

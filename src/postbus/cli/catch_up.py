@@ -9,12 +9,14 @@ from typing import Annotated
 import typer
 from rich.progress import BarColumn, Progress, TextColumn
 
+from postbus._runtime.visible_text import counted
 from postbus.bus import Bus
+from postbus.cli._arguments import Group, Topic
 from postbus.cli._command import Cli, command
 from postbus.cli._inputs import only_one
-from postbus.cli._render import console, counted, duration, printable, write_json
+from postbus.cli._render import console, duration, printable, write_json
 from postbus.cli._say import say
-from postbus.cli.groups import Group, Topic, app
+from postbus.cli.groups import app
 from postbus.errors import InvalidGroup
 from postbus.results import CatchUpInfo
 

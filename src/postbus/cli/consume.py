@@ -12,15 +12,17 @@ from typing import Annotated
 import typer
 
 from postbus._consumers.group_control import GroupControl
+from postbus._runtime.visible_text import counted
 from postbus._wakeup.waiters import Wakers
 from postbus.bus import Bus
 from postbus.catch_up import CatchUp
+from postbus.cli._arguments import Key, Namespace, Task, TopicOrPattern
 from postbus.cli._command import Cli
 from postbus.cli._exec import CommandMissing, Executor
 from postbus.cli._exits import INTERRUPTED, OK, CommandError, refusal, usage_error
 from postbus.cli._inputs import as_duration, as_start
 from postbus.cli._logging import LogFormat, configure_logging
-from postbus.cli._render import counted, decoded, message_line, payload_line, write_json
+from postbus.cli._render import decoded, line_of, write_json
 from postbus.cli._say import say
 from postbus.cli.groups import told_start
 from postbus.cli.scopes import scope_of
@@ -59,9 +61,7 @@ _DROPS_WITHIN = 0.1
 async def consume(
     cli: Cli,
     *,
-    topic: Annotated[
-        str | None, typer.Argument(metavar="TOPIC", help="The topic; with --group also a pattern.", show_default=False)
-    ] = None,
+    topic: TopicOrPattern = None,
     execute: Annotated[
         str | None,
         typer.Option(
@@ -76,14 +76,14 @@ async def consume(
         str | None,
         typer.Option(metavar="NAME", help="Consume a PUB_SUB topic for this group. A new group is subscribed."),
     ] = None,
-    key: Annotated[str | None, typer.Option(help="Only messages of this key; for groups.")] = None,
-    namespace: Annotated[str | None, typer.Option(help="All topics of this namespace; for groups.")] = None,
-    task: Annotated[str | None, typer.Option(help="All topics of this task; for groups.")] = None,
+    key: Key = None,
+    namespace: Namespace = None,
+    task: Task = None,
     start: Annotated[
         str | None,
         typer.Option(
             "--from",
-            metavar="PLACE",
+            metavar="POSITION",
             help="Where a new group begins: now (the default), beginning, a message's id, a time, or how long ago: 2h.",
         ),
     ] = None,
@@ -179,7 +179,7 @@ async def _tell_of_group(cli: Cli, bus: Bus, scope: Scope, group: str, place: St
     elif known[0].state == "PAUSED":
         cli.note(f"{group} is paused; to let messages come: postbus groups resume {topic} {group}")
     elif place is not None:
-        cli.note(f"{group} goes on at its place; to move it: postbus groups seek {topic} {group} --to PLACE")
+        cli.note(f"{group} goes on at its place; to move it: postbus groups seek {topic} {group} --to POSITION")
 
 
 class _Consumer:
@@ -297,14 +297,7 @@ class Printer:
         if self._as_json:
             write_json(as_json(message))
             return
-        remark = "" if message.attempt == 1 else f"attempt {message.attempt}"
-        payload = payload_line(message.payload, message.content_type)
-        if self._tells_topic:
-            payload = f"{message.topic:<20}  {payload}"
-        line = message_line(
-            message_id=message.id, at=message.published_at, key=message.key, remark=remark, payload=payload
-        )
-        say(line)
+        say(line_of(message, tells_topic=self._tells_topic))
 
 
 def as_json(message: Message) -> dict[str, object]:

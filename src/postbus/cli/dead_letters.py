@@ -6,29 +6,21 @@ from typing import Annotated, Any
 
 import typer
 
-from postbus._runtime.visible_text import visible_lines
+from postbus._runtime.visible_text import counted, last_line, visible_lines
 from postbus.admin import Admin
+from postbus.cli._arguments import MAX_ID, DryRun, MessageId, OnlyTopic, Topic
 from postbus.cli._command import Cli, command, group
 from postbus.cli._exits import usage_error
 from postbus.cli._inputs import as_past_moment
-from postbus.cli._render import (
-    counted,
-    message_json,
-    payload_lines,
-    write_facts,
-    write_json,
-    write_table,
-)
+from postbus.cli._render import message_json, payload_lines, write_facts, write_json, write_table
 from postbus.cli._say import say, say_block
 from postbus.results import DeadLetterInfo
 
 app = group("dead-letters", "Look at dead letters, put them back, delete them.")
 
-_BIGINT = 2**63 - 1
-Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic.", show_default=False)]
 Ids = Annotated[
     list[int] | None,
-    typer.Argument(metavar="ID", help="Only these.", min=0, max=_BIGINT, show_default=False),
+    typer.Argument(metavar="ID", help="Only these.", min=0, max=MAX_ID, show_default=False),
 ]
 All = Annotated[bool, typer.Option("--all", help="Take all dead letters of the topic: needed without ids and filters.")]
 Before = Annotated[
@@ -40,18 +32,15 @@ After = Annotated[
     typer.Option(metavar="WHEN", help="Only those that died after this time, or within the last 2h, 7d."),
 ]
 Group = Annotated[str | None, typer.Option("--group", metavar="NAME", help="Of this group of a PUB_SUB topic.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Only count.")]
 
 
 @command(app, "list")
 async def list_dead_letters(
     cli: Cli,
-    topic: Annotated[
-        str | None, typer.Argument(metavar="TOPIC", help="Only of this topic.", show_default=False)
-    ] = None,
+    topic: OnlyTopic = None,
     group: Group = None,
     limit: Annotated[int, typer.Option(min=1, max=100_000, help="At most this many.")] = 100,
-    after_id: Annotated[int, typer.Option(min=0, max=_BIGINT, help="Only ids above this: the next page.")] = 0,
+    after_id: Annotated[int, typer.Option(min=0, max=MAX_ID, help="Only ids above this: the next page.")] = 0,
 ) -> None:
     """Show dead letters, the oldest first."""
     async with cli.open_bus() as bus:
@@ -90,16 +79,13 @@ async def _check_group(admin: Admin, topic: str, group: str) -> None:
 
 def _why(row: DeadLetterInfo) -> str:
     """The reason, and what went wrong last, in short."""
-    last = (row.last_error or "").strip().rpartition("\n")[2]
-    return ": ".join(filter(None, (row.reason, last[:200])))
+    return ": ".join(filter(None, (row.reason, last_line(row.last_error)[:200])))
 
 
 @command(app, "show")
 async def show(
     cli: Cli,
-    message_id: Annotated[
-        int, typer.Argument(metavar="ID", min=0, max=_BIGINT, help="The message's id.", show_default=False)
-    ],
+    message_id: MessageId,
     topic: Annotated[str | None, typer.Option("--topic", metavar="TOPIC", help="Of this topic.")] = None,
     group: Group = None,
 ) -> None:

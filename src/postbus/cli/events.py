@@ -11,11 +11,12 @@ from typing import Annotated, Any
 
 import typer
 
+from postbus._runtime.visible_text import counted
 from postbus.bus import Bus
 from postbus.cli._command import Cli, command, group
 from postbus.cli._exits import FAILED, OK, CommandError, usage_error
 from postbus.cli._load import load
-from postbus.cli._render import counted, write_json, write_table
+from postbus.cli._render import write_json, write_table
 from postbus.cli._say import say
 from postbus.errors import TopicNotFound, UnreadableEvent
 from postbus.events import Registry, asyncapi, breaking_changes, json_schema

@@ -7,12 +7,14 @@ from typing import Annotated, Any
 
 import typer
 
+from postbus._runtime.visible_text import counted
+from postbus.cli._arguments import DryRun, Topic, Yes
 from postbus.cli._command import Cli, command, option
 from postbus.cli._exits import FAILED, OK
 from postbus.cli._inputs import as_duration, confirm
-from postbus.cli._render import as_dict, counted, printable, write_facts, write_json, write_table
+from postbus.cli._render import as_dict, printable, write_facts, write_json, write_table
 from postbus.cli._say import say
-from postbus.cli.groups import Topic, Yes, app
+from postbus.cli.groups import app
 from postbus.results import GroupInfo
 
 _LIMITS = (
@@ -101,7 +103,7 @@ async def force_complete(
         str, typer.Option("--older-than", metavar="DURATION", help="Such as 7d.", show_default=False)
     ],
     group: Annotated[str | None, typer.Option(metavar="NAME", help="Only this group.", show_default=False)] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count.")] = False,
+    dry_run: DryRun = False,
     yes: Yes = False,
 ) -> None:
     """Move groups past messages that were published longer ago and that they have not settled: they will not get them.

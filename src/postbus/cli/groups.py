@@ -7,29 +7,18 @@ from typing import Annotated
 
 import typer
 
+from postbus._runtime.visible_text import counted
 from postbus.bus import Bus
+from postbus.cli._arguments import DryRun, Group, OnlyTopic, To, Topic, Yes
 from postbus.cli._command import Cli, command, group
 from postbus.cli._exits import FAILED, OK
 from postbus.cli._inputs import as_duration, as_start, confirm
-from postbus.cli._render import as_dict, counted, duration, printable, write_facts, write_json, write_table
+from postbus.cli._render import as_dict, duration, printable, write_facts, write_json, write_table
 from postbus.cli._say import say
 from postbus.results import GroupInfo, MemberInfo
 from postbus.start import Start
 
 app = group("groups", "Look after groups of PUB_SUB topics; pause, resume, move, resurrect and remove them.")
-
-Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic.", show_default=False)]
-Group = Annotated[str, typer.Argument(metavar="GROUP", help="The group.", show_default=False)]
-To = Annotated[
-    str,
-    typer.Option(
-        "--to",
-        metavar="PLACE",
-        help="now, beginning, a message's id, a time such as 2030-01-31T18:00, or how long ago: 2h.",
-        show_default=False,
-    ),
-]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 _COUNTS = ("lag", "retrying", "parked", "dead", "lost")
 _NOT_COUNTED = "no process consumes, so there may be more before a group than was counted: postbus sweep run counts"
@@ -38,9 +27,7 @@ _NOT_COUNTED = "no process consumes, so there may be more before a group than wa
 @command(app, "list")
 async def list_groups(
     cli: Cli,
-    topic: Annotated[
-        str | None, typer.Argument(metavar="TOPIC", help="Only of this topic.", show_default=False)
-    ] = None,
+    topic: OnlyTopic = None,
     with_cancelled: Annotated[bool, typer.Option("--all", help="Include cancelled groups.")] = False,
 ) -> None:
     """Show groups: state, health, lag, and the age of the oldest message before them."""
@@ -253,7 +240,7 @@ async def seek(
     topic: Topic,
     name: Group,
     to: To,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count.")] = False,
+    dry_run: DryRun = False,
     yes: Yes = False,
 ) -> None:
     """Move a group to another place: it goes on from there, and gets again what lies behind it.

@@ -12,9 +12,11 @@ import msgspec
 import typer
 
 from postbus._admin.outbox_import.runner import ImportResult, NotImported, Progress
+from postbus._runtime.visible_text import counted
+from postbus.cli._arguments import DryRun
 from postbus.cli._command import Cli
 from postbus.cli._exits import OK, REFUSED, usage_error
-from postbus.cli._render import counted, printable, write_json, write_table
+from postbus.cli._render import printable, write_json, write_table
 from postbus.cli._say import say
 
 _MOST_TOLD = 20
@@ -47,7 +49,7 @@ async def import_(
             "--option", metavar="NAME=VALUE", help="An option of topics that the import creates; can be repeated."
         ),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count.")] = False,
+    dry_run: DryRun = False,
 ) -> int:
     """Move in from another outbox of this database.
 

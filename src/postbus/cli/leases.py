@@ -8,24 +8,25 @@ from uuid import UUID
 import typer
 
 from postbus._pull.lease import lease_lost
+from postbus._runtime.visible_text import counted
+from postbus.cli._arguments import MAX_ID
 from postbus.cli._command import Cli, command, group
 from postbus.cli._inputs import as_duration
-from postbus.cli._render import counted, write_json
+from postbus.cli._render import write_json
 from postbus.cli._say import say
 from postbus.errors import LeaseLost
 from postbus.pull import check_lease
 
 app = group("leases", "Settle what postbus pop has taken: by the token that it printed.")
 
-_BIGINT = 2**63 - 1
 Token = Annotated[UUID, typer.Argument(metavar="TOKEN", help="The token of the lease.", show_default=False)]
 Ids = Annotated[
     list[int],
-    typer.Argument(metavar="ID...", help="The messages of the lease.", min=1, max=_BIGINT, show_default=False),
+    typer.Argument(metavar="ID...", help="The messages of the lease.", min=1, max=MAX_ID, show_default=False),
 ]
 SomeIds = Annotated[
     list[int] | None,
-    typer.Argument(metavar="[ID]...", help="Only these messages of the lease.", min=1, max=_BIGINT, show_default=False),
+    typer.Argument(metavar="[ID]...", help="Only these messages of the lease.", min=1, max=MAX_ID, show_default=False),
 ]
 Error = Annotated[str | None, typer.Option("--error", metavar="TEXT", help="The error to keep with the message.")]
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Any
 
-import typer
-
+from postbus._runtime.visible_text import last_line
+from postbus.cli._arguments import MessageId, Topic
 from postbus.cli._command import Cli, command, group
 from postbus.cli._render import message_json, payload_lines, write_facts, write_json, write_table
 from postbus.cli._say import say, say_block
@@ -15,13 +15,7 @@ app = group("messages", "Look at single messages: where each is, who has it, who
 
 
 @command(app, "show")
-async def show(
-    cli: Cli,
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="The topic.", show_default=False)],
-    message_id: Annotated[
-        int, typer.Argument(metavar="ID", min=0, max=2**63 - 1, help="The message's id.", show_default=False)
-    ],
-) -> None:
+async def show(cli: Cli, topic: Topic, message_id: MessageId) -> None:
     """Show a message: its content, where it is, and its state at each group."""
     async with cli.open_bus() as bus:
         row = await bus.admin.message(topic, message_id)
@@ -53,7 +47,7 @@ def _of_queue(row: QueueMessage) -> dict[str, Any]:
         "attempts": row.attempts,
         "priority": row.priority,
         "by": row.member,
-        "error": _last_line(row.last_error),
+        "error": last_line(row.last_error),
     }
 
 
@@ -80,14 +74,9 @@ def _write_deliveries(deliveries: list[DeliveryInfo]) -> None:
                 one.worker,
                 one.attempts,
                 one.holder,
-                _last_line(one.last_error),
+                last_line(one.last_error),
             ]
             for one in deliveries
         ],
         right=("attempts",),
     )
-
-
-def _last_line(error: str | None) -> str | None:
-    """The last line of an error, without its traceback."""
-    return error.strip().rpartition("\n")[2] if error else None

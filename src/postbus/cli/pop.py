@@ -6,9 +6,10 @@ from typing import Annotated, Any
 
 import typer
 
+from postbus.cli._arguments import Key, Namespace, Task, TopicOrPattern
 from postbus.cli._command import Cli
 from postbus.cli._inputs import as_duration, first_place
-from postbus.cli._render import duration, message_line, payload_line, write_json
+from postbus.cli._render import duration, line_of, write_json
 from postbus.cli._say import say
 from postbus.cli.consume import as_json
 from postbus.pull import Delivery, PopOptions, Popped
@@ -17,18 +18,16 @@ from postbus.pull import Delivery, PopOptions, Popped
 async def pop(
     cli: Cli,
     *,
-    topic: Annotated[
-        str | None, typer.Argument(metavar="TOPIC", help="The topic; with --group also a pattern.", show_default=False)
-    ] = None,
+    topic: TopicOrPattern = None,
     group: Annotated[str | None, typer.Option(metavar="NAME", help="Pop for this group, from a PUB_SUB topic.")] = None,
-    key: Annotated[str | None, typer.Option(help="Only messages of this key; for groups.")] = None,
-    namespace: Annotated[str | None, typer.Option(help="All topics of this namespace; for groups.")] = None,
-    task: Annotated[str | None, typer.Option(help="All topics of this task; for groups.")] = None,
+    key: Key = None,
+    namespace: Namespace = None,
+    task: Task = None,
     place: Annotated[
         str | None,
         typer.Option(
             "--from",
-            metavar="PLACE",
+            metavar="POSITION",
             help="Where a new group starts: now, beginning, a message's id, a time, or how long ago: 2h.",
         ),
     ] = None,
@@ -80,14 +79,7 @@ def _print(cli: Cli, popped: Popped) -> None:
         if one.token is not None and _token(one) != token:
             token = _token(one) or ""
             say(f"lease {token}, for {duration(one.remaining)}")
-        message = one.message
-        remark = "" if message.attempt == 1 else f"attempt {message.attempt}"
-        payload = payload_line(message.payload, message.content_type)
-        say(
-            message_line(
-                message_id=message.id, at=message.published_at, key=message.key, remark=remark, payload=payload
-            )
-        )
+        say(line_of(one.message))
 
 
 def _token(one: Delivery) -> str | None:

@@ -13,12 +13,13 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from postbus._runtime.visible_text import visible
+from postbus._runtime.visible_text import counted, visible
 from postbus.bus import Bus
+from postbus.cli._arguments import Topic
 from postbus.cli._command import Cli
 from postbus.cli._exits import CommandError, exit_code_of, leave_pipe, usage_error
 from postbus.cli._inputs import PayloadForm, as_duration, as_headers, as_moment, as_payload, only_one
-from postbus.cli._render import counted, write_json
+from postbus.cli._render import write_json
 from postbus.cli._say import say
 from postbus.errors import InvalidInput, PostbusError
 from postbus.message import Outgoing
@@ -29,7 +30,7 @@ _BATCH = 1000
 async def publish(
     cli: Cli,
     *,
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="The topic.", show_default=False)],
+    topic: Topic,
     payload: Annotated[
         str | None,
         typer.Argument(metavar="PAYLOAD", help="The payload; - or nothing: from stdin.", show_default=False),

@@ -6,9 +6,11 @@ from typing import Annotated
 
 import typer
 
+from postbus._runtime.visible_text import counted
+from postbus.cli._arguments import Yes
 from postbus.cli._command import Cli
 from postbus.cli._inputs import confirm
-from postbus.cli._render import counted, write_json
+from postbus.cli._render import write_json
 from postbus.cli._say import say
 
 
@@ -18,7 +20,7 @@ async def rebase(
         bool,
         typer.Option("--as-copy", help="The original goes on: messages of this copy get an event_id of their own."),
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Yes = False,
 ) -> None:
     """Make groups work in a database that was restored from a dump.
 

@@ -7,12 +7,14 @@ from typing import Annotated, Any
 
 import typer
 
+from postbus._runtime.visible_text import counted
+from postbus.cli._arguments import DryRun, To, Yes
 from postbus.cli._command import Cli, command, option
 from postbus.cli._exits import FAILED, OK, usage_error
 from postbus.cli._inputs import as_past_moment, confirm
-from postbus.cli._render import counted, printable, write_json, write_table
+from postbus.cli._render import printable, write_json, write_table
 from postbus.cli._say import say
-from postbus.cli.groups import To, Yes, seek
+from postbus.cli.groups import seek
 from postbus.cli.relay import (
     ROUTE_OPTIONS,
     Config,
@@ -79,7 +81,7 @@ async def replay(
     aggregate_type: Annotated[str | None, typer.Option(help="Of these aggregates (header aggregate-type).")] = None,
     aggregate_id: Annotated[str | None, typer.Option(help="Of this aggregate (header aggregate-id).")] = None,
     all_of_them: Annotated[bool, typer.Option("--all", help="All that the topic still has.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count.")] = False,
+    dry_run: DryRun = False,
     yes: Yes = False,
     **options: Any,
 ) -> int:
@@ -154,7 +156,7 @@ async def rewind(
     config: Config = None,
     topic: Topic = None,
     group: Group = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count.")] = False,
+    dry_run: DryRun = False,
     yes: Yes = False,
 ) -> None:
     """Move a relay to another place: it goes on from there, and sends again all that lies behind it."""

@@ -7,15 +7,16 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
+from postbus._runtime.visible_text import counted
+from postbus.cli._arguments import Group, Yes
 from postbus.cli._command import Cli, command, option
 from postbus.cli._inputs import confirm, first_place
-from postbus.cli._render import counted, write_json, write_table
+from postbus.cli._render import write_json, write_table
 from postbus.cli._say import say
-from postbus.cli.groups import Yes, app
+from postbus.cli.groups import app
 from postbus.results import ScopeInfo
 from postbus.scope import Scope
 
-_Group = Annotated[str, typer.Argument(metavar="GROUP", help="The group.", show_default=False)]
 _Topic = Annotated[
     str | None, typer.Argument(metavar="TOPIC", help="One topic, rather than those of a scope.", show_default=False)
 ]
@@ -36,7 +37,7 @@ SCOPE_AND_START = (
 
 
 @command(app, "subscribe", options=SCOPE_AND_START)
-async def subscribe(cli: Cli, group: _Group, topic: _Topic = None, **options: Any) -> None:
+async def subscribe(cli: Cli, group: Group, topic: _Topic = None, **options: Any) -> None:
     """Subscribe a group to a topic, to a key of it, or to all topics in a scope, also to those that come later.
 
     Where it starts is recorded at the first time. A group that nobody consumes for is DEAD after a while.
@@ -52,7 +53,7 @@ async def subscribe(cli: Cli, group: _Group, topic: _Topic = None, **options: An
 
 
 @command(app, "heartbeat", options=SCOPE[1:])
-async def heartbeat(cli: Cli, group: _Group, topic: _Topic = None, **scope: Any) -> None:
+async def heartbeat(cli: Cli, group: Group, topic: _Topic = None, **scope: Any) -> None:
     """Keep a group alive whose consumers pop, while they do nothing else for a while. A DEAD group comes back."""
     async with cli.open_bus() as bus:
         pattern = scope.pop("pattern")
@@ -90,7 +91,7 @@ async def scopes(
 @command(app, "forget", options=SCOPE)
 async def forget(
     cli: Cli,
-    group: _Group,
+    group: Group,
     topic: _Topic = None,
     cancel: Annotated[
         bool, typer.Option("--cancel", help="Also cancel the subscriptions that the scope has made.")

@@ -20,7 +20,7 @@ from postbus.cli._command import (
 from postbus.cli._exits import usage_error
 from postbus.cli._inputs import as_duration
 from postbus.cli._logging import LogFormat, configure_logging
-from postbus.cli._render import as_dict, write_facts, write_json, write_table
+from postbus.cli._render import as_dict, printable, write_facts, write_json, write_table
 from postbus.cli._say import say
 from postbus.cli._signals import StopSignals
 from postbus.results import SweepJob
@@ -104,7 +104,7 @@ def _rounded(value: Any) -> Any:
 
 
 def _failure(job: SweepJob) -> str:
-    return f"{job.failed_at:%Y-%m-%d %H:%M:%S%z} {job.error}" if job.failed_at else ""
+    return f"{printable(job.failed_at)} {job.error}" if job.failed_at else ""
 
 
 @command(app, "set", options=_OPTIONS)

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from postbus._admin.tail import TailMessage, TopicTail
+from postbus.cli._arguments import Topic
 from postbus.cli._command import Cli
 from postbus.cli._render import message_json, message_line, payload_line, write_json
 from postbus.cli._say import say
@@ -19,7 +20,7 @@ _EVERY = 0.25
 
 async def tail(
     cli: Cli,
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="The topic.", show_default=False)],
+    topic: Topic,
     from_start: Annotated[bool, typer.Option("--from-start", help="Begin with the oldest message.")] = False,
     count: Annotated[
         int, typer.Option("-n", min=0, max=1_000_000, help="Begin with this many of the newest messages.")

@@ -8,11 +8,13 @@ from typing import Annotated, Any
 
 import typer
 
+from postbus._runtime.visible_text import counted
 from postbus.bus import Bus
+from postbus.cli._arguments import DryRun, Yes
 from postbus.cli._command import Cli, command, group, option
 from postbus.cli._exits import usage_error
 from postbus.cli._inputs import as_duration, confirm
-from postbus.cli._render import age, counted, write_facts, write_json, write_table
+from postbus.cli._render import age, write_facts, write_json, write_table
 from postbus.cli._say import say
 from postbus.options import DURATIONS
 from postbus.results import QueueBacklog, TopicInfo
@@ -21,7 +23,6 @@ app = group("topics", "List, create and change topics.")
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The topic.", show_default=False)]
 _STUCK = 2.0  # seconds without any change
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Only count.")]
 
 _DURATION = "30s, 5m, 24h"
 TOPIC_OPTIONS = (
@@ -198,7 +199,7 @@ async def resume(cli: Cli, name: Name) -> None:
 async def delete(
     cli: Cli,
     name: Name,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Yes = False,
     force: Annotated[bool, typer.Option("--force", help="Also delete its messages, and do not ask.")] = False,
 ) -> None:
     """Delete a topic. One that holds messages, or has groups, is deleted only with --force."""

@@ -11,8 +11,9 @@ from postbus._db import migrator
 from postbus._db.connect import given_name
 from postbus._db.error_map import translate
 from postbus._db.roles import former, quoted, read_roles
+from postbus._runtime.visible_text import counted
 from postbus.cli._doctor.finding import Check, Finding, Level, Target, ok
-from postbus.cli._render import counted, duration
+from postbus.cli._render import duration
 from postbus.errors import RestoredElsewhere, SchemaError
 from postbus.health import GroupFinding, look_at_groups
 
