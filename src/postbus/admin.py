@@ -21,6 +21,7 @@ from postbus.errors import (
     TopicNotEmpty,
     WrongSemantics,
 )
+from postbus.health import is_well
 from postbus.options import Duration, Semantics, TopicOptions, as_json
 from postbus.results.access import AuditEntry
 from postbus.results.health import SweepCounts, SweepReport, SweepSettings, SystemHealth
@@ -90,7 +91,7 @@ class Admin(MessageAdmin, AccessAdmin):
         """Delete what waits in a QUEUE. Returns how many messages that is."""
         await self._refuse_log(
             name,
-            "has no messages that wait: each group has its own place in them",
+            "has no messages that wait: each group has its own position",
             f"move a group on: postbus groups seek {name} GROUP --to now; retention drops the messages",
         )
         return await (await self._store()).purge_topic(name, dry_run=dry_run)
@@ -145,8 +146,7 @@ class Admin(MessageAdmin, AccessAdmin):
         """Whether somebody should look: what is wrong with groups, and whether sweeping keeps up."""
         findings = await self.group_findings(stuck_after)
         sweeping = await (await self._store()).sweep_health()
-        is_well = sweeping.healthy and all(one.level == "info" for one in findings)
-        return SystemHealth(healthy=is_well, findings=findings, sweeping=sweeping)
+        return SystemHealth(healthy=is_well(findings, sweeping), findings=findings, sweeping=sweeping)
 
     async def audit(
         self,

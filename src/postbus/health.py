@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from datetime import datetime, timedelta
-from typing import Annotated, Any, Literal, TypedDict
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict
 
 import msgspec
 
 from postbus.errors import InvalidOption
 from postbus.options import Duration, as_interval
 
-Fetch = Callable[..., Awaitable[Sequence[Mapping[str, Any]]]]
+if TYPE_CHECKING:
+    from postbus.results.health import SweepHealth
+
 Row = Mapping[str, Any]
 Level = Literal["warning", "info"]
 
-_GROUPS = """
-    select g.*, g.lost_at > clock_timestamp() - interval '1 day' as lost_lately,
-           g.seen_at <= clock_timestamp() - postbus.alive_for() as is_silent
-      from postbus.groups g where g.state <> 'CANCELLED' and ($1::text[] is null or g.topic like any ($1))
-     order by g.topic, g.group_name
-"""
-_VISIBLE = "where $1::text[] is null or topic like any ($1)"
 _START = "start its worker"
 
 
@@ -37,7 +32,7 @@ class GroupFinding(msgspec.Struct, frozen=True):
 
 
 class HealthLimits(TypedDict, total=False):
-    """From when on groups are in trouble. "off": never; None: as the less specific limits say."""
+    """The limits beyond which a group is in trouble. "off": no limit; None: the next less specific limit."""
 
     failed_share: float | str | None
     """The share of calls in the last five minutes that failed, if these are five or more (0.5)."""
@@ -64,26 +59,12 @@ def _plain(name: str, value: Any) -> Any:
     return as_interval(value, name=name)
 
 
-def as_limits(row: Row) -> dict[str, Any]:
-    """Limits as people set them; None where there is none."""
-    plain = {name: None if value == float("inf") else value for name, value in row.items()}
-    seconds = {name: plain.pop(f"{given}_seconds") for name, given in (("lag_age", "lag"), ("stopped_for", "stopped"))}
-    plain["lag"] = None if plain["lag"] is None else int(plain["lag"])
-    return plain | {name: None if one is None else timedelta(seconds=one) for name, one in seconds.items()}
+def is_well(findings: Iterable[GroupFinding], sweeping: SweepHealth | None = None) -> bool:
+    """Whether nobody need look: no finding is a warning, and sweeping keeps up, if that is asked about."""
+    return all(one.level == "info" for one in findings) and (sweeping is None or sweeping.healthy)
 
 
-async def look_at_groups(
-    fetch: Fetch, stuck_after: timedelta, topics: Sequence[str] | None = None
-) -> list[GroupFinding]:
-    """Find problems of groups (warnings), and unusual states. `topics`: patterns of LIKE; None for all."""
-    found = [finding for row in await fetch(_GROUPS, topics) for finding in _of_group(row)]
-    stuck = await fetch(f"select * from postbus.stuck_messages($2) {_VISIBLE}", topics, stuck_after)
-    broken = await fetch(f"select * from postbus.inconsistencies() {_VISIBLE}", topics)
-    unwanted = await fetch(f"select * from postbus.zero_subscription_messages() {_VISIBLE}", topics)
-    return [*found, *map(_stuck, stuck), *map(_inconsistent, broken), *map(_for_nobody, unwanted)]
-
-
-def _of_group(row: Row) -> Iterator[GroupFinding]:
+def findings_of_group(row: Row) -> Iterator[GroupFinding]:
     topic, group = row["topic"], row["group_name"]
 
     def finding(kind: str, text: str, remedy: str, level: Level = "warning") -> GroupFinding:
@@ -132,7 +113,7 @@ def _remedy(row: Row) -> str:
     return remedies.get(kind, hand_over)
 
 
-def _stuck(row: Row) -> GroupFinding:
+def stuck_finding(row: Row) -> GroupFinding:
     text = f"up to {_counted(row['messages'])} not settled, the oldest since {_moment(row['oldest_at'])}"
     topic = row["topic"]
     remedy = (
@@ -142,13 +123,13 @@ def _stuck(row: Row) -> GroupFinding:
     return GroupFinding("stuck_messages", "warning", topic, ", ".join(row["groups"]), text, remedy)
 
 
-def _inconsistent(row: Row) -> GroupFinding:
+def inconsistency_finding(row: Row) -> GroupFinding:
     group = row["group_name"] or f"(subscription {row['subscription_id']})"
     remedy = "this is a bug of Postbus: report it with this text"
     return GroupFinding("inconsistent", "warning", row["topic"], group, row["explanation"], remedy)
 
 
-def _for_nobody(row: Row) -> GroupFinding:
+def for_nobody_finding(row: Row) -> GroupFinding:
     since = _moment(row["oldest_at"])
     text = f"{_counted(row['messages'])} for nobody, the oldest since {since}: no group had to read them"
     remedy = f"postbus groups subscribe GROUP {row['topic']} --from beginning"

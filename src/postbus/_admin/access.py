@@ -5,13 +5,13 @@ from __future__ import annotations
 import base64
 import hashlib
 import secrets
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 
 import msgspec
 
+from postbus._admin.base import AdminBase
 from postbus._content.codec import is_storable
-from postbus._db.store import Store
 from postbus.errors import InvalidOption, WebhookNotFound
 from postbus.options import Duration, as_timedelta
 from postbus.results.access import TokenInfo, TokenRole, WebhookInfo
@@ -38,10 +38,8 @@ def token_parts(token: str) -> tuple[str, bytes] | None:
     return token_id, hashlib.sha256(secret.encode()).digest()
 
 
-class AccessAdmin:
+class AccessAdmin(AdminBase):
     """Operators' methods for tokens and webhooks. Reached as `bus.admin`."""
-
-    _store: Callable[[], Awaitable[Store]]
 
     async def create_token(
         self,
@@ -127,7 +125,7 @@ class AccessAdmin:
         )  # fmt: skip
 
     async def delete_webhook(self, name: str) -> None:
-        """Remove a webhook. Its group stays, with its place."""
+        """Remove a webhook. Its group stays, with its position."""
         await (await self._store()).delete_webhook(name)
 
     async def webhooks(self) -> list[WebhookInfo]:

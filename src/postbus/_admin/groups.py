@@ -9,10 +9,11 @@ from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
 from typing import Unpack
 
+from postbus._admin.base import not_a_log
 from postbus._admin.scopes import ScopeAdmin
-from postbus.errors import GroupNotFound, InvalidGroup, TopicNotFound, WrongSemantics
+from postbus.errors import GroupNotFound, InvalidGroup, WrongSemantics
 from postbus.health import GroupFinding, HealthLimits, limits_json
-from postbus.options import Duration, Semantics, as_timedelta
+from postbus.options import Duration, as_timedelta
 from postbus.results.groups import (
     CatchUpInfo,
     GroupInfo,
@@ -23,7 +24,6 @@ from postbus.results.groups import (
     Resurrection,
 )
 from postbus.results.health import GroupHealthLimits, GroupNearTimeout, Inconsistency, StuckMessages, UnclaimedMessages
-from postbus.results.topics import TopicInfo
 from postbus.start import Start
 
 _LOOK_FOR_LANES = 0.2  # seconds
@@ -31,20 +31,6 @@ _LOOK_FOR_LANES = 0.2  # seconds
 
 class GroupAdmin(ScopeAdmin):
     """Operators' methods for groups. Reached as `bus.admin`."""
-
-    async def topic(self, name: str) -> TopicInfo:
-        """One topic, with options and what it holds."""
-        found = await (await self._store()).topics(name)
-        if not found:
-            raise _no_topic(name)
-        return found[0]
-
-    async def semantics(self, topic: str) -> Semantics:
-        """QUEUE or PUB_SUB, at once, however much a topic holds."""
-        found = await (await self._store()).semantics(topic)
-        if not found:
-            raise _no_topic(topic)
-        return found[topic]
 
     async def groups(
         self, topic: str | None = None, group: str | None = None, *, cancelled: bool = False
@@ -73,7 +59,7 @@ class GroupAdmin(ScopeAdmin):
         return await (await self._store()).members(topic, name)
 
     async def pause_group(self, topic: str, name: str) -> None:
-        """Stop delivery to a group, in all processes. It keeps its place, and what is published meanwhile.
+        """Stop delivery to a group, in all processes. It keeps its position, and what is published meanwhile.
 
         When this returns, no handler of this process begins with another message; other processes stop within four
         seconds. What handlers have begun they finish.
@@ -85,7 +71,7 @@ class GroupAdmin(ScopeAdmin):
         await self._set_group_state(topic, name, "ACTIVE")
 
     async def cancel_group(self, topic: str, name: str) -> None:
-        """End a group's subscription for good. Its place is forgotten; subscribing again makes a new one."""
+        """End a group's subscription for good. Its position is forgotten; subscribing again makes a new one."""
         await self._set_group_state(topic, name, "CANCELLED")
 
     async def _set_group_state(self, topic: str, name: str, state: GroupState) -> None:
@@ -95,7 +81,7 @@ class GroupAdmin(ScopeAdmin):
             await self._halt(topic, name)
 
     async def seek(self, topic: str, group: str, start: Start | str | datetime | int, *, dry_run: bool = False) -> int:
-        """Move a group to another place; who works for it goes on from there.
+        """Move a group to another position. Its consumers go on from there.
 
         Returns how many messages the group has before it then. With `dry_run` it stays where it is.
         """
@@ -137,7 +123,7 @@ class GroupAdmin(ScopeAdmin):
         return found
 
     async def remove_group(self, topic: str, name: str, *, wait: Duration = 30.0) -> RemovedGroup:
-        """Remove a group, with all that belongs to it: its place, what it tries again, its dead letters, its figures.
+        """Remove a group, with all that belongs to it: its position, deferred messages, dead letters and figures.
 
         Processes settle what they have in hand first. Those that hold lanes of it after `wait` still handle theirs, but
         it is not settled: `held` tells how many lanes that were. `removed` is false where a transaction goes on in one.
@@ -177,7 +163,7 @@ class GroupAdmin(ScopeAdmin):
         return await (await self._store()).group_findings(as_timedelta(stuck_after, name="stuck_after"))
 
     async def health_limits(self, topic: str | None = None, group: str | None = None) -> GroupHealthLimits:
-        """From when on a group counts as being in trouble: see `HealthLimits`. None where there is no limit."""
+        """The limits beyond which a group is in trouble: see `HealthLimits`. None where there is no limit."""
         return await (await self._store()).health_limits(topic, group)
 
     async def set_health_limits(
@@ -185,14 +171,14 @@ class GroupAdmin(ScopeAdmin):
     ) -> GroupHealthLimits:
         """Set such limits for all groups, those of a topic, a name on all topics, or one group of a topic.
 
-        What is left out stays; "off" is no limit, None what the less specific limits say. Returns what holds now.
+        What is left out stays. "off" is no limit, None the next less specific limit. Returns what holds now.
         """
         store = await self._store()
         await store.set_health_limits(topic, group, limits_json(limits))
         return await store.health_limits(topic, group)
 
     async def groups_near_timeout(self, share: float = 0.8) -> list[GroupNearTimeout]:
-        """Groups that were not heard of for this share of their heartbeat timeout, after which they are DEAD."""
+        """Groups without a heartbeat for this share of their timeout, after which they are DEAD."""
         return await (await self._store()).groups_near_timeout(share)
 
     async def stuck_messages(self, older_than: Duration = timedelta(hours=1)) -> list[StuckMessages]:
@@ -200,7 +186,7 @@ class GroupAdmin(ScopeAdmin):
         return await (await self._store()).stuck_messages(as_timedelta(older_than, name="older_than"))
 
     async def zero_subscription_messages(self) -> list[UnclaimedMessages]:
-        """Topics that have messages which no group was ever required for, nor has settled: how many, and the oldest."""
+        """Topics with messages that no group was required for and none has settled: their number, and the oldest."""
         return await (await self._store()).zero_subscription_messages()
 
     async def inconsistencies(self) -> list[Inconsistency]:
@@ -209,18 +195,10 @@ class GroupAdmin(ScopeAdmin):
 
     @asynccontextmanager
     async def _explaining(self, topic: str) -> AsyncIterator[None]:
-        """A group that is not there may be so because its topic is not, or is a QUEUE."""
+        """Explain why a group is missing: the topic may not exist, or may be a QUEUE."""
         try:
             yield
         except (GroupNotFound, WrongSemantics):
             if await self.semantics(topic) == "QUEUE":
-                raise WrongSemantics(
-                    f"topic {topic!r} is a QUEUE, and has no groups",
-                    remedy=f"make it PUB_SUB: postbus topics migrate {topic} --to PUB_SUB --group GROUP",
-                ) from None
+                raise not_a_log(topic) from None
             raise
-
-
-def _no_topic(name: str) -> TopicNotFound:
-    remedy = f"see postbus topics list, or create it: postbus topics create {name}"
-    return TopicNotFound(f"there is no topic {name!r}", remedy=remedy)

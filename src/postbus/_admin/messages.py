@@ -55,9 +55,9 @@ class MessageAdmin(GroupAdmin):
         after_id: int = 0,
         limit: int = 100,
     ) -> list[DeadLetterInfo]:
-        """Dead letters of a topic, of a group, or of all, by id. One message's of several groups are not parted.
+        """Dead letters of a topic, of a group, or of all, by id.
 
-        `groups` are patterns in which * stands for any text: those of other groups are left out.
+        The dead letters of one message are never split between pages. `groups` are patterns in which * stands for any text: those of other groups are left out.
         """
         store = await self._store()
         return await store.dead_letters(topic, group, groups=groups, limit=limit, after_id=after_id)
@@ -70,7 +70,7 @@ class MessageAdmin(GroupAdmin):
         group: str | None = None,
         groups: Sequence[str] | None = None,
     ) -> DeadLetterInfo:
-        """One dead letter, with reason and last error; `group` says whose, where several groups gave it up."""
+        """One dead letter, with reason and last error. Give `group` if several groups gave the message up."""
         found = [
             one
             for one in await (await self._store()).dead_letters_by_id(message_id, groups)

@@ -2,41 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from datetime import datetime
-from typing import Protocol, Self
 
-from postbus._db.actor import checked_actor
-from postbus._db.store import Store
+from postbus._admin.base import AdminBase
 from postbus.catch_up import CatchUp
 from postbus.options import Duration, OnFailure
 from postbus.results.groups import ScopeInfo
 from postbus.scope import Scope
-from postbus.start import Default, Mode, Start
+from postbus.start import Mode, Start
 
 
-class Halt(Protocol):
-    """Lets handlers of this process begin with no more messages of a topic, or for a group of it."""
-
-    async def __call__(self, topic: str, group: str | None = None) -> None: ...
-
-
-class ScopeAdmin:
+class ScopeAdmin(AdminBase):
     """Operators' methods for scopes. Reached as `bus.admin`."""
-
-    def __init__(self, store: Callable[[], Awaitable[Store]], default: Default, halt: Halt) -> None:
-        self._store = store
-        self._default = default
-        self._halt = halt
-
-    def acting_as(self, actor: str) -> Self:
-        """The same for somebody else: the audit log shows `actor` beside the database user. For servers of your own."""
-        known = checked_actor(actor)
-
-        async def store() -> Store:
-            return (await self._store()).acting_as(known)
-
-        return type(self)(store, self._default, self._halt)
 
     async def subscribe_group(
         self,

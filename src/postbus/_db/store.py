@@ -5,7 +5,7 @@ Nothing above this module sees SQL or an error of the driver.
 
 from __future__ import annotations
 
-from postbus._db.statements.access import HttpStore
+from postbus._db.statements.access import AccessStore
 from postbus._db.statements.admin import AdminStore
 from postbus._db.statements.audit import AuditStore
 from postbus._db.statements.log import LogStore
@@ -17,6 +17,6 @@ from postbus._db.statements.scopes import ScopeStore
 
 
 class Store(
-    QueueStore, LogStore, ScopeStore, MaintenanceStore, AdminStore, MessageStore, PageStore, AuditStore, HttpStore
+    QueueStore, LogStore, ScopeStore, MaintenanceStore, AdminStore, MessageStore, PageStore, AuditStore, AccessStore
 ):
     """Runs all statements of Postbus on one database."""

@@ -86,10 +86,8 @@ class QueueConsumers:
 async def check_is_queue(store: Store, subscription: Subscription) -> None:
     """Refuse a subscription without a group to a PUB_SUB topic, unless messages are left in its former queue."""
     topic = subscription.topic
-    if (await store.semantics(topic)).get(topic) == "PUB_SUB":
-        left = (await store.topics(topic))[0]
-        if not (left.waiting or left.delayed or left.leased):
-            raise WrongSemantics(
-                f"topic {topic!r} is PUB_SUB, and {subscription.name} belongs to no group",
-                remedy="name its group: @bus.subscribe(topic, group=…)",
-            )
+    if (await store.semantics(topic)).get(topic) == "PUB_SUB" and not (await store.topics(topic))[0].in_queue:
+        raise WrongSemantics(
+            f"topic {topic!r} is PUB_SUB, and {subscription.name} belongs to no group",
+            remedy="name its group: @bus.subscribe(topic, group=…)",
+        )

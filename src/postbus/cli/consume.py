@@ -147,13 +147,11 @@ async def _check_topic(cli: Cli, bus: Bus, topic: str, group: str | None) -> Non
             raise TopicNotFound(error.message, remedy=remedy) from None
         cli.note(f"nothing was published to {topic} so far; waiting for it")
         return
-    if is_log and group is None:
-        left = await bus.admin.topic(topic)
-        if not any(getattr(left, count) for count in ("waiting", "delayed", "leased")):
-            raise refusal(
-                f"topic {topic!r} is PUB_SUB: it is consumed by groups",
-                remedy=f"name one: postbus consume {topic} --group NAME; or only look: postbus tail {topic}",
-            )
+    if is_log and group is None and not (await bus.admin.topic(topic)).in_queue:
+        raise refusal(
+            f"topic {topic!r} is PUB_SUB: it is consumed by groups",
+            remedy=f"name one: postbus consume {topic} --group NAME; or only look: postbus tail {topic}",
+        )
     if not is_log and group is not None:
         raise refusal(
             f"topic {topic!r} is a QUEUE, and has no groups",

@@ -15,6 +15,7 @@ from postbus.cli._inputs import as_duration, confirm
 from postbus.cli._render import as_dict, printable, write_facts, write_json, write_table
 from postbus.cli._say import say
 from postbus.cli.groups import app
+from postbus.health import is_well
 from postbus.results import GroupInfo
 
 _LIMITS = (
@@ -46,16 +47,16 @@ async def check(
                 "inconsistent": await bus.admin.inconsistencies(),
                 "zero_subscriptions": await bus.admin.zero_subscription_messages(),
             }
-    is_well = all(one.level == "info" for one in findings)
+    all_well = is_well(findings)
     if cli.as_json:
-        write_json({"ok": is_well, "findings": findings, **details})
+        write_json({"ok": all_well, "findings": findings, **details})
     else:
-        if is_well:
+        if all_well:
             say("all is well with the groups")
         if findings:
             columns = ["level", "topic", "group", "finding", "what to do"]
             write_table(columns, [[one.level, one.topic, one.group, one.text, one.remedy] for one in findings])
-    return OK if is_well else FAILED
+    return OK if all_well else FAILED
 
 
 def _of(group: GroupInfo) -> dict[str, Any]:

@@ -217,7 +217,7 @@ async def delete(
 def _with_it(topic: TopicInfo) -> str:
     if topic.semantics == "PUB_SUB":
         return f", its log and {counted(topic.groups, 'group')}"
-    lost = sum(getattr(topic, count) for count in ("waiting", "delayed", "leased", "dead"))
+    lost = topic.in_queue + topic.dead
     return f" and {counted(lost, 'message')}" if lost else ""
 
 

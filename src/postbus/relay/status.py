@@ -73,9 +73,8 @@ def _of_route(route: Route, topic: TopicInfo | None, groups: Sequence[GroupInfo]
 
 
 def _of_queue(topic: TopicInfo) -> RelayStatus:
-    backlog = topic.waiting + topic.delayed + topic.leased
     oldest = None if topic.oldest_at is None else datetime.now(UTC) - topic.oldest_at
-    return RelayStatus(topic.name, None, "QUEUE", backlog, oldest, topic.delayed, topic.dead, 0)
+    return RelayStatus(topic.name, None, "QUEUE", topic.in_queue, oldest, topic.delayed, topic.dead, 0)
 
 
 def _of_log(route: Route, groups: Sequence[GroupInfo]) -> RelayStatus:

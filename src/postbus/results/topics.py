@@ -54,6 +54,11 @@ class TopicInfo(msgspec.Struct, frozen=True, kw_only=True):
     task: str | None
     dead_retention: timedelta
 
+    @property
+    def in_queue(self) -> int:
+        """Messages of a QUEUE that are not done; of a PUB_SUB topic, those that are left of its former queue."""
+        return self.waiting + self.delayed + self.leased
+
 
 class QueueBacklog(msgspec.Struct, frozen=True, kw_only=True):
     """Messages left in the queue of a topic that becomes PUB_SUB."""

@@ -11,6 +11,7 @@ from msgspec import UNSET
 
 from postbus._db.patterns import likes
 from postbus.errors import NotAllowed
+from postbus.health import is_well
 from postbus.options import as_timedelta
 from postbus.server.context import ServerContext
 from postbus.server.group_limits import of_findings
@@ -51,9 +52,9 @@ async def show_health(
     longest = as_timedelta(stuck_after, name="stuck_after")
     findings = list(of_findings(call.caller, await store.group_findings(longest, likes(call.caller.topics))))
     sees_all = call.caller.has_all_topics and call.caller.has_all_groups
-    sweeping = view(SweepHealthView, await store.sweep_health()) if sees_all else None
-    is_well = all(one.level == "info" for one in findings) and (sweeping is None or sweeping.healthy)
-    return SystemHealthView(healthy=is_well, findings=findings, sweeping=sweeping)
+    sweeping = await store.sweep_health() if sees_all else None
+    shown = None if sweeping is None else view(SweepHealthView, sweeping)
+    return SystemHealthView(healthy=is_well(findings, sweeping), findings=findings, sweeping=shown)
 
 
 @route("GET", "/v1/health/limits", tag=_TAG)

@@ -1,4 +1,4 @@
-"""Statements of the HTTP server for tokens and webhooks."""
+"""Statements for tokens and webhooks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from postbus._db.rows import as_structs
 from postbus.results.access import TokenInfo, WebhookInfo
 
 
-class HttpStore(Database):
+class AccessStore(Database):
     """Runs statements for tokens and webhooks."""
 
     async def create_token(

@@ -10,8 +10,9 @@ from typing import Any
 
 from postbus._db.database import Database
 from postbus._db.rows import as_struct, as_structs
+from postbus._db.statements.health import as_limits, look_at_groups
 from postbus.errors import PostbusError
-from postbus.health import GroupFinding, as_limits, look_at_groups
+from postbus.health import GroupFinding
 from postbus.options import Semantics
 from postbus.results.groups import (
     CatchUpInfo,
@@ -204,7 +205,7 @@ class AdminStore(Database):
         [row] = await self._rows(
             "select * from postbus.health_limits(coalesce($1, ''), coalesce($2, ''))", topic, group
         )
-        return GroupHealthLimits(**as_limits(row))
+        return as_limits(row)
 
     async def set_health_limits(self, topic: str | None, group: str | None, limits: Mapping[str, Any]) -> None:
         await self._act("select postbus.set_health_limits($1, $2, $3)", json.dumps(limits), topic, group)

@@ -11,11 +11,12 @@ from postbus._db import migrator
 from postbus._db.connect import given_name
 from postbus._db.error_map import translate
 from postbus._db.roles import former, quoted, read_roles
+from postbus._db.statements.health import look_at_groups
 from postbus._runtime.visible_text import counted
 from postbus.cli._doctor.finding import Check, Finding, Level, Target, ok
 from postbus.cli._render import duration
 from postbus.errors import RestoredElsewhere, SchemaError
-from postbus.health import GroupFinding, look_at_groups
+from postbus.health import GroupFinding
 
 _STUCK_AFTER = timedelta(hours=1)
 _HAS_ROLE = "select pg_has_role(current_user, $1::text, 'member')"
