@@ -230,7 +230,7 @@ def _element_of(wanted: Any, parameter: str, name: str) -> Any:
     if wanted is list:
         return Any
     raise InvalidHandler(
-        f"{name} gets batches, but its parameter {parameter!r} is a {wanted}",
+        f"{name} gets batches, but its parameter {parameter!r} is a {getattr(wanted, '__name__', wanted)}",
         remedy="annotate it as a list, such as list[Order], or omit batch",
     )
 

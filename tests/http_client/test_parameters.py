@@ -14,7 +14,7 @@ import httpx
 import msgspec
 import pytest
 
-from postbus import Bus, PopOptions, PostbusError, PublishOptions, Start
+from postbus import Bus, InvalidOption, PopOptions, PostbusError, PublishOptions, Start
 from postbus.http_client import HttpBus
 from postbus.server import shapes
 
@@ -192,3 +192,9 @@ def test_bus_and_client_take_the_same_options(bus: Bus) -> None:
     for name in ("send", "send_many", "pop", "heartbeat"):
         own = get_type_hints(getattr(HttpBus, name)).keys()
         assert get_type_hints(getattr(Bus, name)).keys() - own <= {"member"}
+
+
+def test_token_that_no_server_printed_is_refused() -> None:
+    """A placeholder that was pasted with its ellipsis is named before any request."""
+    with pytest.raises(InvalidOption, match="the token has characters"):
+        HttpBus("http://nowhere", token="pbt_…")

@@ -419,6 +419,17 @@ async def test_lag_counts_buffered_messages(conn: Any) -> None:
     assert await conn.fetchval("select pending from postbus.groups") == 2
 
 
+async def test_message_is_not_in_flight_after_its_lease(conn: Any) -> None:
+    """The consumer is gone, so nobody has the message in hand, and it is still pending."""
+    await a_group(conn, "one", "two")
+    await pop(conn, 1)
+    await conn.execute("update postbus.deferred set due_at = clock_timestamp() where token is not null")
+
+    row = await conn.fetchrow("select in_flight, pending from postbus.groups")
+
+    assert (row["in_flight"], row["pending"]) == (0, 2)
+
+
 async def test_seek_forward_empties_the_pull_buffer(conn: Any) -> None:
     """After a seek back, the group gets its messages again, each once."""
     await a_group(conn, "one", "two", "three")

@@ -57,7 +57,8 @@ class MessageAdmin(GroupAdmin):
     ) -> list[DeadLetterInfo]:
         """Dead letters of a topic, of a group, or of all, by id.
 
-        The dead letters of one message are never split between pages. `groups` are patterns in which * stands for any text: those of other groups are left out.
+        The dead letters of one message are never split between pages. `groups` are patterns, in which * stands for any
+        text; dead letters of other groups are left out.
         """
         store = await self._store()
         return await store.dead_letters(topic, group, groups=groups, limit=limit, after_id=after_id)

@@ -122,7 +122,7 @@ def _check_options(message: Outgoing) -> None:
     if delay is not None and not isinstance(delay, timedelta):
         raise InvalidOption(f"delay {delay!r} is not a timedelta", remedy="give timedelta(seconds=…)")
     if delay is not None and delay < timedelta(0):
-        raise InvalidOption(f"delay {delay} is negative", remedy="use 0 or more")
+        raise InvalidOption(f"a delay of {delay.total_seconds():g} s is negative", remedy="use 0 or more")
     if delay is not None and deliver_at is not None:
         raise InvalidOption("delay and deliver_at are both given", remedy="give one of them")
     if deliver_at is not None and not isinstance(deliver_at, datetime):

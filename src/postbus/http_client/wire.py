@@ -64,6 +64,10 @@ class Wire:
                 f"{url!r} is not the address of a server",
                 remedy="use one such as http://127.0.0.1:8472 or unix:/run/postbus.sock",
             )
+        if token is not None and not token.isascii():
+            raise InvalidOption(
+                "the token has characters that no token has", remedy="give it as `tokens create` printed it"
+            )
         if timeout <= 0 or patience < 0:
             raise InvalidOption(f"timeout {timeout} or patience {patience} is out of range", remedy="give seconds")
         self._patience = patience

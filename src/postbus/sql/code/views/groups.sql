@@ -11,7 +11,7 @@ create or replace view postbus.groups as
 select t.name as topic, s.group_name, s.id as subscription_id, s.state, s.start, s.start_at, s.start_id, s.on_failure, s.subscribed_at,
        s.state_changed_at, s.seen_at, t.lanes, lanes.held as lanes_held, lanes.workers, progress.progressed_at,
        coalesce(members.processed, 0) as processed, coalesce(members.failed, 0) as failed, coalesce(members.filtered, 0) as filtered,
-       case when lanes.held > 0 then coalesce(members.in_flight, 0) else 0 end + waiting.popped as in_flight, members.names as members,
+       case when lanes.held > 0 then coalesce(members.in_flight, 0) else 0 end + waiting.in_hand as in_flight, members.names as members,
        progress.passed, waiting.retrying, waiting.parked, dead.count as dead, coalesce(lost.messages, 0) as lost,
        before.messages as lag, extract(epoch from clock_timestamp() - before.oldest_at) as lag_seconds,
        t.heartbeat_timeout, extract(epoch from clock_timestamp() - s.seen_at)::double precision as heartbeat_age, s.missed as heartbeats_missed,
@@ -37,7 +37,8 @@ select t.name as topic, s.group_name, s.id as subscription_id, s.state, s.start,
                             sum(m.in_flight)::bigint as in_flight, array_agg(m.name order by m.name) as names
                        from postbus.member m where m.subscription_id = s.id) as members
  cross join lateral (select count(*) filter (where not r.parked and r.token is null and (r.attempts > 0 or not r.buffered)) as retrying,
-                            count(*) filter (where r.parked and (r.attempts > 0 or not r.buffered)) as parked, count(r.token) as popped
+                            count(*) filter (where r.parked and (r.attempts > 0 or not r.buffered)) as parked, count(r.token) as popped,
+                            count(*) filter (where r.token is not null and r.due_at > clock_timestamp()) as in_hand
                        from postbus.deferred r where r.subscription_id = s.id) as waiting
  cross join lateral (select count(*) as count from postbus.dead_letter d where d.topic_id = s.topic_id and d.subscription_id = s.id) as dead
  cross join lateral (select sum(l.messages)::bigint as messages, max(l.at) as at from postbus.loss l where l.subscription_id = s.id) as lost
