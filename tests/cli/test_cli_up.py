@@ -89,7 +89,7 @@ async def test_demo_runs_and_ends_by_itself(folder: Path) -> None:
     assert processes_of(folder) == []
     lines = ended.out.splitlines()
     assert sum("published" in line and "/s" in line for line in lines) >= 4
-    assert "messages of these that were seen: 0" in ended.out
+    assert "rolled back; 0 of their messages were delivered" in ended.out
     assert "handled" in lines[-3]
 
 

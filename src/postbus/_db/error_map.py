@@ -100,7 +100,8 @@ def translated_errors() -> Iterator[None]:
 def translate(error: BaseException) -> PostbusError | None:
     """The error of Postbus for an error of asyncpg, or None if there is none."""
     # str() of an error of the server would include the hint.
-    text = getattr(error, "message", None) or str(error) or type(error).__name__
+    nameless = "no answer in time" if isinstance(error, TimeoutError) else type(error).__name__
+    text = getattr(error, "message", None) or str(error) or nameless
     ours = from_database(getattr(error, "sqlstate", None), text, getattr(error, "hint", None))
     if ours is not None:
         return ours

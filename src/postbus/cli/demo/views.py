@@ -46,6 +46,7 @@ def figures(tally: Tally) -> dict[str, Any]:
         "workers": len(tally.workers),
         "lag": {name: int(group.lag or 0) for name, group in tally.groups.items()},
         "passed": {name: int(group.passed or 0) for name, group in tally.groups.items()},
+        "processed": {name: int(group.processed or 0) for name, group in tally.groups.items()},
         "orders": tally.committed,
         "rolled_back": tally.rolled_back,
         "messages_of_rolled_back_orders": tally.ghosts,
@@ -216,8 +217,8 @@ def write_summary(tally: Tally, *, as_json: bool, target: str) -> None:
     lines = (
         f"In {done['seconds']:.0f} s:",
         f"  {done['orders']} orders were committed with their messages,",
-        f"  {done['rolled_back']} were rolled back; messages of these that were seen: {tally.ghosts}",
-        f"  groups have their own places in {EVENTS}, and did {_each(done['passed'])}: postbus groups list{target}",
+        f"  {done['rolled_back']} were rolled back; {tally.ghosts} of their messages were delivered,",
+        f"  groups read {EVENTS} independently, and handled {_each(done['processed'])}: postbus groups list{target}",
         f"  {done['published']} messages published, {done['handled']} handled, {done['retried']} retried,",
         f"  {done['dead_letters']} became dead letters: postbus dead-letters list{target}",
         f"  still there: {left}",
@@ -225,5 +226,5 @@ def write_summary(tally: Tally, *, as_json: bool, target: str) -> None:
     print("\n".join(map(visible, lines)), file=sys.stdout, flush=True)
 
 
-def _each(passed: dict[str, int]) -> str:
-    return ", ".join(f"{count} ({name})" for name, count in passed.items()) or "nothing: there are no groups"
+def _each(handled: dict[str, int]) -> str:
+    return ", ".join(f"{count} ({name})" for name, count in handled.items()) or "nothing: there are no groups"
