@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from datetime import datetime, timedelta
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import msgspec
 
@@ -49,6 +49,30 @@ class Start(msgspec.Struct, frozen=True):
         if not isinstance(message_id, int) or isinstance(message_id, bool) or message_id < 0:
             raise InvalidOption(f"start {message_id!r} is not a message id", remedy="give the id of a message")
         return cls("FROM_MESSAGE_ID", message_id=message_id)
+
+    @classmethod
+    def from_kind(cls, kind: StartKind, timestamp: datetime | None = None, message_id: int | None = None) -> Start:
+        """A start as HTTP has it, in three fields. Refuses fields that the kind does not take."""
+        for name, value, own in (
+            ("timestamp", timestamp, "FROM_TIMESTAMP"),
+            ("message_id", message_id, "FROM_MESSAGE_ID"),
+        ):
+            if (value is not None) != (kind == own):
+                raise InvalidOption(
+                    f"start {kind!r} has {'no' if value is None else 'a'} {name}",
+                    remedy=f"give a {name} with {own}, and with no other start",
+                )
+        if timestamp is not None:
+            return cls.at(timestamp)
+        return cls.of(kind) if message_id is None else cls.from_message(message_id)
+
+    def as_fields(self) -> dict[str, Any]:
+        """The start as HTTP has it. The id is a text, because it has up to 64 bits."""
+        return {
+            "start": self.kind,
+            "timestamp": self.timestamp,
+            "message_id": None if self.message_id is None else str(self.message_id),
+        }
 
     @classmethod
     def in_mode(cls, mode: Mode, at: datetime | None = None, look_back: Duration | None = None) -> Start:

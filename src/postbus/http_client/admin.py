@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import Any
 
 from postbus.http_client.wire import Wire, path_of
-from postbus.options import Duration, as_timedelta
+from postbus.options import Duration, OnFailure, as_timedelta
 from postbus.start import Start
 
 _MOST_ON_PAGE = 1000
@@ -41,16 +41,10 @@ class HttpAdmin:
         return dict(await self._wire.get(path_of("health"), stuck_after=longest))
 
     async def subscribe_group(
-        self, group: str, topic: str, *, start: Start | str | int = Start.NOW, on_failure: str = "block"
+        self, group: str, topic: str, *, start: Start | str | int = Start.NOW, on_failure: OnFailure = "block"
     ) -> dict[str, Any]:
         """Subscribe a group to a PUB_SUB topic. A group that is subscribed already keeps its position."""
-        position = Start.of(start)
-        body = {
-            "start": position.kind,
-            "timestamp": position.timestamp,
-            "message_id": None if position.message_id is None else str(position.message_id),
-            "on_failure": on_failure,
-        }
+        body = Start.of(start).as_fields() | {"on_failure": on_failure}
         path = path_of("topics", topic, "groups", group)
         return dict((await self._wire.ask("PUT", path, body, is_repeatable=True)).as_json())
 

@@ -160,14 +160,8 @@ async def resume_catch_up(call: InCall, topic: TopicName, group: GroupName) -> N
     await call.admin.resume_catch_up(topic, group)
 
 
-def _start(place: LogPosition) -> Start:
-    if (place.timestamp is not None) != (place.start == "FROM_TIMESTAMP"):
-        raise InvalidOption(f"{place.start} and a timestamp do not go together", remedy="use FROM_TIMESTAMP with one")
-    if (place.message_id is not None) != (place.start == "FROM_MESSAGE_ID"):
-        raise InvalidOption(f"{place.start} and an id do not go together", remedy="use FROM_MESSAGE_ID with message_id")
-    if place.timestamp is not None:
-        return Start.at(place.timestamp)
-    return Start.of(place.start) if place.message_id is None else Start.from_message(int(place.message_id))
+def _start(data: LogPosition) -> Start:
+    return Start.from_kind(data.start, data.timestamp, None if data.message_id is None else int(data.message_id))
 
 
 ROUTES = [
