@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -57,9 +57,9 @@ async def pop(
 
 @route("POST", "/v1/pop", errors=(404, 409, 413), tag=_TAG)
 async def pop_scope(call: InCall, request: Request[Any, Any, Any], data: JSONBody[ScopePopBody]) -> PoppedMessages:
-    """Take messages for a group of all topics of a namespace, of a task, or whose names fit a pattern.
+    """Take messages for a group of all topics of a namespace, of a task, or whose names match a pattern.
 
-    Topics that are created later join by themselves. It takes a token for all topics.
+    Topics that are created later are included. The token must be for all topics.
     """
     return await _popped(call, request, data, data.pattern, data.namespace, data.task)
 
@@ -68,14 +68,14 @@ async def pop_scope(call: InCall, request: Request[Any, Any, Any], data: JSONBod
 async def heartbeat(call: InCall, topic: TopicName, group: GroupName, last: FromQuery[bool] = False) -> Heartbeats:
     """Keep a group alive whose consumer will not pop, settle or extend for a while. Revives a DEAD group.
 
-    last says that this consumer stops as planned: the group is shown as stopped, until another sign of life.
+    With last, this consumer stops as planned: its group is shown as stopped until its next sign of life.
     """
     return _heartbeats(await call.bus.heartbeat(topic, group=group, last=last, member=call.caller.name))
 
 
 @route("POST", "/v1/heartbeat", errors=(404, 409), tag=_TAG)
 async def heartbeat_scope(call: InCall, data: JSONBody[ScopeHeartbeat], last: FromQuery[bool] = False) -> Heartbeats:
-    """The same for a group in all topics of a namespace, of a task, or whose names fit a pattern."""
+    """The same for a group in all topics of a namespace, of a task, or whose names match a pattern."""
     call.caller.check_group(data.group)
     told = await call.bus.heartbeat(
         data.pattern, group=data.group, namespace=data.namespace, task=data.task, last=last, member=call.caller.name
@@ -91,12 +91,12 @@ def _heartbeats(told: Sequence[Heartbeat]) -> Heartbeats:
     )
 
 
-def _first_place(data: PopBody) -> Start | datetime | None:
-    """Where a group begins that is new."""
+def _first_position(data: PopBody) -> Start | datetime | None:
+    """The position at which a new group begins."""
     if (data.mode == "message") != (data.message_id is not None):
         raise InvalidOption(
-            "mode message and message_id go together",
-            remedy="give both of them, or neither",
+            "mode 'message' has no message_id" if data.message_id is None else "message_id is for mode 'message'",
+            remedy="give a message_id with mode 'message', and with no other mode",
         )
     if data.message_id is not None:
         return Start.from_message(int(data.message_id))
@@ -113,12 +113,12 @@ async def _popped(
 ) -> PoppedMessages:
     call.caller.check_group(data.group)
     call.server.quotas.check_batch(data.count)
-    # What a waiting caller gets is settled only when it is known that its token still works.
-    is_held = data.auto_ack and data.wait > 0 and not call.server.settings.is_open
+    # A waiting caller's messages are settled only once its token was checked again.
+    acks_later = data.auto_ack and data.wait > 0 and not call.server.settings.is_open
     popping = call.bus.pop(
         topic, group=data.group, batch=data.count, wait=data.wait, lease=data.lease, key=data.key,
-        member=call.caller.name[:300], auto_ack=data.auto_ack and not is_held, look_back=data.look_back,
-        namespace=namespace, task=task, start=_first_place(data),
+        member=call.caller.name[:300], auto_ack=data.auto_ack and not acks_later, look_back=data.look_back,
+        namespace=namespace, task=task, start=_first_position(data),
         mode=None if data.message_id is not None else data.mode,
     ).for_others()  # fmt: skip
     if data.wait:
@@ -126,7 +126,7 @@ async def _popped(
             found: Sequence[Delivery] = await call.server.polls.wait(request, popping, call)
     else:
         found = await popping
-    if is_held and found:
+    if acks_later and found:
         return PoppedMessages(messages=await _acked(call, found))
     for one in found:
         call.server.polls.note(one, data.group)
@@ -134,7 +134,7 @@ async def _popped(
 
 
 async def _acked(call: InCall, found: Sequence[Delivery]) -> list[Delivered]:
-    """Settle what was popped to be acked at once. What somebody else has by now is left out."""
+    """Ack what was popped with auto_ack. Messages that another consumer has by now are left out."""
     store = await call.bus.connect()
     lost: set[int] = set()
     for token in {one.token for one in found if one.token is not None}:
@@ -145,7 +145,7 @@ async def _acked(call: InCall, found: Sequence[Delivery]) -> list[Delivered]:
 
 @route("POST", "/v1/ack", errors=(409, 413), tag=_TAG)
 async def ack(call: InCall, data: JSONBody[SettleBody]) -> Settled:
-    """The messages are done. Those of several leases are settled together."""
+    """Acknowledge the messages. Those of several leases are settled together."""
     leases = await _leases(call, data.messages)
     store = await call.bus.connect()
     if len(leases) == 1:
@@ -154,7 +154,7 @@ async def ack(call: InCall, data: JSONBody[SettleBody]) -> Settled:
     else:
         async with call.bus.transaction() as conn:
             lost = {one for token, ids in leases.items() for one in await store.ack(token, ids, conn=conn)}
-    call.server.polls.go_on(call.bus, leases)
+    call.server.polls.wake(call.bus, leases)
     return _settled(data.messages, lost)
 
 
@@ -164,11 +164,12 @@ async def retry(call: InCall, data: JSONBody[RetryBody]) -> Retried:
     delay = as_delay(data.delay)
     store = await call.bus.connect()
     outcomes: dict[int, str] = {}
-    leases = await _leases(call, data.messages)
-    for token, ids in leases.items():
-        outcomes |= await store.retry(token, ids, delay=delay, error=data.error)
-    call.server.polls.go_on(call.bus, leases)
-    settled = _settled(data.messages, [one for one, outcome in outcomes.items() if outcome == "lost"])
+
+    async def settle(token: UUID, ids: list[int]) -> set[int]:
+        outcomes.update(found := await store.retry(token, ids, delay=delay, error=data.error))
+        return {one for one, outcome in found.items() if outcome == "lost"}
+
+    settled = await _settled_by_lease(call, data.messages, settle)
     dead = [str(one) for one, outcome in outcomes.items() if outcome == "dead"]
     return Retried(settled=settled.settled, lost=settled.lost, dead=dead)
 
@@ -177,29 +178,23 @@ async def retry(call: InCall, data: JSONBody[RetryBody]) -> Retried:
 async def dead_letter(call: InCall, data: JSONBody[DeadLetterBody]) -> Settled:
     """Give the messages up, at once."""
     store = await call.bus.connect()
-    lost: set[int] = set()
-    leases = await _leases(call, data.messages)
-    for token, ids in leases.items():
-        lost |= await store.dead_letter(token, ids, data.reason, data.error)
-    call.server.polls.go_on(call.bus, leases)
-    return _settled(data.messages, lost)
+
+    async def settle(token: UUID, ids: list[int]) -> set[int]:
+        return await store.dead_letter(token, ids, data.reason, data.error)
+
+    return await _settled_by_lease(call, data.messages, settle)
 
 
 @route("POST", "/v1/release", errors=(409, 413), tag=_TAG)
 async def release(call: InCall, data: JSONBody[SettleBody]) -> Settled:
     """Give the messages back, as if they had not been popped."""
     store = await call.bus.connect()
-    lost: set[int] = set()
-    leases = await _leases(call, data.messages)
-    for token, ids in leases.items():
-        lost |= await store.release(token, ids)
-    call.server.polls.go_on(call.bus, leases, gives_back=True)
-    return _settled(data.messages, lost)
+    return await _settled_by_lease(call, data.messages, store.release, gives_back=True)
 
 
 @route("POST", "/v1/extend", errors=(409, 413), tag=_TAG)
 async def extend(call: InCall, data: JSONBody[ExtendBody]) -> Settled:
-    """Hold the messages for longer: so long from now. All messages of a lease are held together."""
+    """Extend the leases of the messages, counted from now. All messages of a lease are extended together."""
     length = check_lease(data.lease)
     leases = await _leases(call, data.messages)
     store = await call.bus.connect()
@@ -211,7 +206,7 @@ async def extend(call: InCall, data: JSONBody[ExtendBody]) -> Settled:
 async def transaction(call: InCall, data: JSONBody[TransactionBody]) -> Committed:
     """Ack and push together, also across topics: all of it is committed, or nothing is.
 
-    A message that is not yours any more lets all of it fail.
+    If one of the messages is no longer yours, the request fails as a whole.
     """
     _check_parts(call, data)
     store = await call.bus.connect()
@@ -224,7 +219,7 @@ async def transaction(call: InCall, data: JSONBody[TransactionBody]) -> Committe
         for part in data.push:
             found = await call.bus.publish_many(conn, part.topic, [message_of(one) for one in part.messages])
             pushed.append(PushedIds(ids=[str(one) for one in found]))
-    call.server.polls.go_on(call.bus, leases)
+    call.server.polls.wake(call.bus, leases)
     return Committed(acked=len(data.ack), pushed=pushed)
 
 
@@ -271,18 +266,35 @@ async def _leases(call: InCall, messages: list[LeasedMessage]) -> dict[UUID, lis
     return dict(sorted(leases.items()))
 
 
-def _settled(held: list[LeasedMessage], lost: Iterable[int]) -> Settled:
+async def _settled_by_lease(
+    call: InCall,
+    messages: list[LeasedMessage],
+    settle: Callable[[UUID, list[int]], Awaitable[set[int]]],
+    *,
+    gives_back: bool = False,
+) -> Settled:
+    """Settle messages, one lease after the other. `settle` returns those that are lost."""
+    leases = await _leases(call, messages)
+    lost: set[int] = set()
+    for token, ids in leases.items():
+        lost |= await settle(token, ids)
+    call.server.polls.wake(call.bus, leases, gives_back=gives_back)
+    return _settled(messages, lost)
+
+
+def _settled(messages: list[LeasedMessage], lost: Iterable[int]) -> Settled:
     """The outcome of a settlement. If nothing was settled at all, that is an error."""
     names = [str(one) for one in sorted(set(lost))]
-    if len(names) == len({int(one.id) for one in held}):
+    count = len({int(one.id) for one in messages})
+    if len(names) == count:
         raise _lost()
-    return Settled(settled=len({int(one.id) for one in held}) - len(names), lost=names)
+    return Settled(settled=count - len(names), lost=names)
 
 
 def _lost() -> LeaseLost:
     return LeaseLost(
-        "the lease is not held any more: it has ended, or was settled before",
-        remedy="drop what you did: the message goes to somebody else, unless it is done; extend leases in time",
+        "the lease is lost: another consumer has the message, or it is done",
+        remedy="discard what you did; next time pop with a longer lease, or extend it",
     )
 
 

@@ -73,7 +73,7 @@ class LongPolls:
             known |= await (await bus.connect()).lease_owners(list(unknown))
         return known
 
-    def go_on(self, bus: Bus, tokens: Iterable[UUID], *, gives_back: bool = False) -> None:
+    def wake(self, bus: Bus, tokens: Iterable[UUID], *, gives_back: bool = False) -> None:
         """Something of these leases was settled: others may have waited for that."""
         for token in tokens:
             topic, _, has_followers = self._noted.get(token, ("", None, False))

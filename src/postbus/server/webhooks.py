@@ -1,166 +1,112 @@
-"""Webhooks: messages are pushed by HTTP to where they are wanted, by ordinary consumers that this process runs."""
+"""Routes: webhooks."""
 
 from __future__ import annotations
 
-import asyncio
-import json
-import logging
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack
-from typing import Any
+from importlib.util import find_spec
+from typing import Annotated
+from urllib.parse import urlsplit
 
-from postbus._content.content_types import safe_content_type
-from postbus._db.addresses import public_address
-from postbus._db.store import Store
-from postbus._runtime.log_events import event
-from postbus._runtime.loop import Backoff, pause
-from postbus.bus import Bus
-from postbus.errors import DatabaseUnavailable, PostbusError
-from postbus.message import Message, Outcome, Release, Retry
-from postbus.relay.reach import Reach
-from postbus.relay.sink import Parcel
-from postbus.relay.webhook import WebhookSink
-from postbus.start import Start
+import msgspec
+from litestar.params import JSONBody, PathParameter
 
-_LOOK = 5.0  # seconds after which a change that another server made is noticed
-_PATIENCE = 5.0  # seconds that requests may take to finish when something changes
+from postbus._admin.access import no_webhook
+from postbus.errors import InvalidOption, NotServed
+from postbus.relay.webhook import check_secret
+from postbus.results.access import WebhookInfo
+from postbus.server.paging import Cursor, Limit, next_of, place_of
+from postbus.server.routing import InCall, route
+from postbus.server.shapes import NewWebhook, WebhookSettings
+from postbus.server.views.access import CreatedWebhook, Webhooks, WebhookView
+from postbus.server.views.base import view
 
-Row = dict[str, Any]
+_TAG = "webhooks"
+Name = Annotated[str, PathParameter(description="The webhook.")]
 
 
-class Webhook:
-    """One webhook: a handler that POSTs."""
+@route("GET", "/v1/webhooks", tag=_TAG)
+async def list_webhooks(call: InCall, cursor: Cursor = None, limit: Limit = 1000) -> Webhooks:
+    """All webhooks of topics that you may see. Go on with next as cursor."""
+    [after] = place_of(cursor, ("",))
+    store = await call.bus.connect()
+    page = await store.webhook_page(after=after, limit=limit, topics=call.caller.topics, groups=call.caller.groups)
+    following = next_of(page, lambda one: (one.name,))
+    return Webhooks(webhooks=[view(WebhookView, one) for one in page.found], next=following)
 
-    def __init__(self, row: Row, reach: Reach) -> None:
-        self.row = row
-        self.sink = WebhookSink(
-            secrets=[row["secret"]], timeout=row["timeout"], connections=row["concurrency"], reach=reach,
-            tells_answers=False,  # or whoever makes a webhook could read what only this server reaches
-        )  # fmt: skip
 
-    async def post(self, message: Message) -> Outcome:
-        """Send a message. Where nobody listens, that is an attempt as well: others of the topic do not wait for it."""
-        [outcome] = await self.sink.send([self._parcel(message)])
-        return (
-            Retry(error=f"nobody listens at {public_address(self.row['url'])}")
-            if isinstance(outcome, Release)
-            else outcome
+@route("POST", "/v1/webhooks", status=201, errors=(409,), tag=_TAG)
+async def create_webhook(call: InCall, data: JSONBody[NewWebhook]) -> CreatedWebhook:
+    """Let the server send a topic's messages to an address. The secret that signs them is told here, once."""
+    call.caller.check_topic(data.topic)
+    call.caller.check_group(data.group)
+    _check(call, data.secret, data.url)
+    secret = await call.admin.create_webhook(
+        data.name, data.topic, data.url, group=data.group, secret=data.secret, concurrency=data.concurrency,
+        timeout=data.timeout, enabled=data.enabled,
+    )  # fmt: skip
+    await call.server.webhooks_changed()
+    return view(CreatedWebhook, await call.admin.webhook(data.name), secret=secret)
+
+
+@route("GET", "/v1/webhooks/{webhook:str}", errors=(404,), tag=_TAG)
+async def show_webhook(call: InCall, webhook: Name) -> WebhookView:
+    """A webhook, without its secret."""
+    return await _own(call, webhook)
+
+
+@route("PATCH", "/v1/webhooks/{webhook:str}", errors=(404, 409), tag=_TAG)
+async def set_webhook(call: InCall, webhook: Name, data: JSONBody[WebhookSettings]) -> WebhookView:
+    """Change a webhook: what is left out stays. What it is being sent is finished first."""
+    await _own(call, webhook)
+    given = {name: value for name, value in msgspec.structs.asdict(data).items() if value is not None}
+    if not given:
+        raise InvalidOption("nothing is to be changed", remedy='give something, such as {"enabled": false}')
+    _check(call, data.secret, data.url)
+    await call.admin.set_webhook(webhook, **given)
+    await call.server.webhooks_changed()
+    return await _own(call, webhook)
+
+
+@route("DELETE", "/v1/webhooks/{webhook:str}", status=204, errors=(404,), tag=_TAG)
+async def delete_webhook(call: InCall, webhook: Name) -> None:
+    """Remove a webhook. Its group stays, with its place."""
+    await _own(call, webhook)
+    await call.admin.delete_webhook(webhook)
+    await call.server.webhooks_changed()
+
+
+def _check(call: InCall, secret: str | None, url: str | None) -> None:
+    if find_spec("httpx") is None:
+        raise NotServed("webhooks need httpx on the server", remedy="pip install 'postbus[webhook]'")
+    if secret is not None:
+        check_secret(secret)
+    if url is not None and not call.server.settings.reach.allows_host(_host(url)):
+        raise InvalidOption(
+            "the url of the webhook leads to an address that is not public",
+            remedy=f"name a public one, or start the server with --webhook-allow {_host(url)}",
         )
 
-    def _parcel(self, message: Message) -> Parcel:
-        told = {
-            "postbus-event-id": message.event_id,
-            "postbus-topic": message.topic,
-            "postbus-attempt": str(message.attempt),
-            "postbus-published-at": message.published_at.isoformat(),
-            "postbus-key": message.key,
-            "postbus-correlation-id": message.correlation_id,
-            # In one field: their names may be none of HTTP, or mean something there.
-            "postbus-headers": json.dumps(dict(message.headers)) if message.headers else None,
-        }
-        return Parcel(
-            id=f"{message.event_id}:{self.row['name']}",
-            target=self.row["url"],
-            source="postbus",
-            key=message.key,
-            body=message.payload,
-            content_type=safe_content_type(message.content_type),
-            headers={name: value for name, value in told.items() if value is not None},
-            message=message,
-        )
 
-
-class WebhookRunner:
-    """Runs the webhooks that are enabled, and notices when they change."""
-
-    def __init__(self, dsn: str, store: Callable[[], Awaitable[Store]], reach: Reach) -> None:
-        self._dsn = dsn
-        self._reach = reach
-        self._store = store
-        self._look = asyncio.Event()
-        self._asking: list[asyncio.Event] = []
-
-    async def changed(self) -> None:
-        """Something has changed: returns when this process does as it says, or is long about ending a request."""
-        followed = asyncio.Event()
-        self._asking.append(followed)
-        self._look.set()
-        await pause(2 * _PATIENCE, followed)
-
-    async def run(self, stop: asyncio.Event) -> None:
-        """Run until `stop` is set, or the task is cancelled."""
-        rows: list[Row] = []
-        running: asyncio.Task[None] | None = None
-        ending = asyncio.Event()
-        backoff = Backoff()
-        try:
-            while not stop.is_set():
-                # Clear before looking: what changes meanwhile must be looked at again.
-                self._look.clear()
-                asking, self._asking = self._asking, []
-                wanted = await self._wanted(rows)
-                if wanted != rows or (wanted and (running is None or running.done())):
-                    await _end(running, ending)
-                    rows, ending = wanted, asyncio.Event()
-                    running = asyncio.create_task(self._consume(rows, ending), name="postbus-webhooks")
-                for followed in asking:
-                    followed.set()
-                await pause(_LOOK if running is None or not running.done() else backoff.next(), stop, self._look)
-        finally:
-            await _end(running, ending)
-
-    async def _wanted(self, rows: list[Row]) -> list[Row]:
-        try:
-            store = await self._store()
-            found = await store.webhooks_to_run()
-            semantics = await store.semantics() if found else {}
-        except DatabaseUnavailable:
-            return rows
-        fitting: list[Row] = []
-        for row in found:
-            if (row["group_name"] is None) == (semantics.get(row["topic"], "QUEUE") == "QUEUE"):
-                fitting.append(row)
-            else:
-                event(logging.WARNING, "webhook.unfit", webhook=row["name"], semantics=semantics.get(row["topic"]))
-        return fitting
-
-    async def _consume(self, rows: Sequence[Row], ending: asyncio.Event) -> None:
-        """One consumer for all of them, until they change."""
-        if not rows:
-            return
-        try:
-            async with AsyncExitStack() as stack:
-                bus = Bus(self._dsn)
-                stack.push_async_callback(bus.close)
-                for row in rows:
-                    webhook = Webhook(row, self._reach)
-                    await webhook.sink.open()
-                    stack.push_async_callback(webhook.sink.close)
-                    start = None if row["group_name"] is None else Start.NOW
-                    bus.subscribe(
-                        row["topic"], name=f"webhook {row['name']}", group=row["group_name"], start=start,
-                        concurrency=row["concurrency"],
-                    )(webhook.post)  # fmt: skip
-                await _run_until(bus, ending)
-        except PostbusError as error:
-            event(logging.ERROR, "webhooks.failed", error=error)
-
-
-async def _run_until(bus: Bus, ending: asyncio.Event) -> None:
-    running = asyncio.create_task(bus.run(signals=False), name="postbus-webhook-consumer")
-    told = asyncio.create_task(ending.wait(), name="postbus-webhook-end")
+def _host(url: str) -> str:
+    """The host of an address, or nothing where it has none: then the database refuses it."""
     try:
-        await asyncio.wait((running, told), return_when=asyncio.FIRST_COMPLETED)
-        bus.stop()
-        await asyncio.wait((running,), timeout=_PATIENCE)
-    finally:
-        told.cancel()
-        if not running.done():
-            bus.stop()
-        await running
+        return urlsplit(url).hostname or ""
+    except ValueError:
+        return ""
 
 
-async def _end(running: asyncio.Task[None] | None, ending: asyncio.Event) -> None:
-    if running is not None:
-        ending.set()
-        await asyncio.shield(running)
+async def _own(call: InCall, name: str) -> WebhookView:
+    """A webhook of one of the caller's topics and groups. Of others it is not told that they are there."""
+    found = await call.admin.webhook(name)
+    if not _is_own(call, found):
+        raise no_webhook(name)
+    return view(WebhookView, found)
+
+
+def _is_own(call: InCall, webhook: WebhookInfo) -> bool:
+    """Whether its topic and its group are the caller's; a consumer of a QUEUE has no group."""
+    group = webhook.group_name
+    is_of_group = call.caller.has_all_groups if group is None else call.caller.sees_group(group)
+    return is_of_group and call.caller.sees(webhook.topic)
+
+
+ROUTES = [list_webhooks, create_webhook, show_webhook, set_webhook, delete_webhook]
