@@ -145,7 +145,7 @@ def _reads() -> set[str]:
 
 
 # These are passed on as a whole; test_admin_routes, test_health and test_webhooks give each of their fields.
-_HANDED_ON = {"TopicSettings", "GroupLimits", "WebhookSettings"}
+_HANDED_ON = {"TopicSettings", "HealthLimitsBody", "WebhookSettings"}
 
 
 def _bodies() -> list[type[msgspec.Struct]]:

@@ -18,7 +18,7 @@ from postbus.relay import RabbitSink
 from postbus.relay.envelope import Envelope, Form
 from postbus.relay.reach import Reach
 from postbus.relay.webhook import WebhookSink
-from postbus.server.webhooks import Webhook
+from postbus.server.webhook_runner import Webhook
 from relay.parcels import opened
 from relay.receiver import receiving
 from security.under_attack import database

@@ -33,7 +33,7 @@ from postbus.relay.postbus import PostbusSink
 from postbus.relay.reach import Reach
 from postbus.server.serve import HttpServer
 from postbus.server.settings import ServerSettings
-from postbus.server.webhooks import WebhookRunner
+from postbus.server.webhook_runner import WebhookRunner
 from postbus.worker import Worker
 from security.under_attack import database
 

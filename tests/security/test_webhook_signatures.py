@@ -14,7 +14,7 @@ from postbus.relay import Envelope, WebhookSink
 from postbus.relay.envelope import Unfit
 from postbus.relay.reach import Reach
 from postbus.relay.signatures import sign, signed, verify
-from postbus.server.webhooks import Webhook
+from postbus.server.webhook_runner import Webhook
 from relay.parcels import message, opened, parcel
 from relay.receiver import Received, Receiver, receiving
 

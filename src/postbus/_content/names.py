@@ -8,7 +8,8 @@ from postbus.errors import InvalidTopicName
 
 NAME_RULE = "a name has 1 to 200 letters, digits or . _ - : / and starts with a letter, a digit or _"
 
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/-]{0,199}")
+NAME = r"[A-Za-z0-9_][A-Za-z0-9_.:/-]{0,199}"
+_NAME = re.compile(NAME)
 
 
 def is_name(name: object) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from litestar import Litestar
 from litestar.config.cors import CORSConfig
-from litestar.di import Provide
 from litestar.exceptions import HTTPException
 from litestar.types import ASGIApp
 
@@ -21,18 +20,18 @@ from postbus.server import (
     problems,
     token_routes,
     topics,
-    webhook_routes,
+    webhooks,
 )
 from postbus.server.callers import Authenticator, Verifier
-from postbus.server.context import ServerContext, call_of
+from postbus.server.context import ServerContext
 from postbus.server.quotas import Quotas
 from postbus.server.readiness import Readiness
 from postbus.server.request_filter import RequestFilter
-from postbus.server.routing import BodyReader, RawSchema
+from postbus.server.routing import COMMON
 from postbus.server.settings import ServerSettings
 from postbus.server.token_watch import TokenWatch
 
-PARTS = (messages, consume, topics, groups, dead_letters, webhook_routes, token_routes, audit, health)
+PARTS = (messages, consume, topics, groups, dead_letters, webhooks, token_routes, audit, health)
 
 
 def new_context(bus: Bus, settings: ServerSettings) -> ServerContext:
@@ -53,10 +52,6 @@ def make_app(server: ServerContext) -> tuple[ASGIApp, Litestar]:
     routes = [route for part in PARTS for route in part.ROUTES]
     inner = Litestar(
         [*routes, *pages.ROUTES],
-        dependencies={"call": Provide(call_of, sync_to_thread=False)},
-        dto=BodyReader,
-        return_dto=None,
-        plugins=[RawSchema()],
         exception_handlers={
             PostbusError: problems.of_postbus,
             HTTPException: problems.of_framework,
@@ -65,9 +60,9 @@ def make_app(server: ServerContext) -> tuple[ASGIApp, Litestar]:
         openapi_config=None,  # it would bring pages that load scripts from elsewhere: see pages
         cors_config=CORSConfig(allow_origins=origins, expose_headers=["retry-after"]) if origins else None,
         request_max_body_size=server.settings.limits.max_body,
-        logging_config=None,
         pdb_on_exception=False,
         debug=False,
+        **COMMON,
     )
     inner.state.server = server
     inner.state.reference = pages.ApiReference(routes)

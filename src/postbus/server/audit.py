@@ -9,7 +9,7 @@ from litestar.params import FromQuery, QueryParameter
 
 from postbus._db.statements.audit import AuditFilters
 from postbus._db.statements.pages import LAST
-from postbus.server.paging import Cursor, Limit, next_of, place_of
+from postbus.server.paging import Cursor, Limit, decoded_cursor, next_of
 from postbus.server.routing import InCall, route
 from postbus.server.views.access import AuditEntries, AuditEntryView
 from postbus.server.views.base import view
@@ -41,7 +41,7 @@ async def list_audit(
         topics=None if call.caller.has_all_topics else call.caller.topics,
         groups=None if call.caller.has_all_groups else call.caller.groups,
     )  # fmt: skip
-    [last] = place_of(cursor, (LAST,))
+    [last] = decoded_cursor(cursor, (LAST,))
     before = last if before_id is None else min(last, int(before_id))
     store = await call.bus.connect()
     page = await store.audit_page(filters, before_id=before, limit=limit)

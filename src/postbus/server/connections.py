@@ -10,10 +10,11 @@ import asyncio
 import time
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import Any, cast
 
 import httptools
+import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.server import ServerState
 
 from postbus.errors import InvalidInput, NotServed, PostbusError, RequestTooLarge
 from postbus.server.problems import MEDIA_TYPE, problem
@@ -22,7 +23,7 @@ from postbus.server.settings import ConnectionLimits
 MOST_HEAD_BYTES = 64 << 10
 MOST_HEADERS = 100
 KEY = "postbus.connection"
-"""Where requests have their connection, in the scope."""
+"""The key of the connection in the state of a request."""
 _LONG_HEAD = f"address and headers have more than {MOST_HEAD_BYTES} bytes"
 _MOST_PIPELINED = 100
 _SLOWEST = 16 << 10  # bytes of a body per second, beyond the time that each body has
@@ -85,12 +86,11 @@ def _full() -> NotServed:
 
 
 class Connection(HttpToolsProtocol):
-    """One connection. Subclasses made by `protocol_of` know the slots that it takes one of."""
+    """One connection, which takes one of the server's slots."""
 
-    slots: ConnectionSlots
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+    def __init__(self, config: uvicorn.Config, server_state: ServerState, slots: ConnectionSlots) -> None:
+        super().__init__(config, server_state, app_state={})
+        self.slots = slots
         self._reading_since: float | None = None
         """When the client began with a request that it has not sent completely; None while none is expected."""
         self._in_head = True
@@ -152,7 +152,7 @@ class Connection(HttpToolsProtocol):
         if len(self.pipeline) >= _MOST_PIPELINED:
             self._fail(RequestTooLarge("too many requests at once", remedy="wait for answers"))
         super().on_message_begin()
-        cast("dict[str, Any]", self.scope)[KEY] = self
+        self.scope["state"][KEY] = self
         if self._reading_since is None:
             self._reading_since = time.monotonic()
         self._in_head = True
@@ -289,8 +289,3 @@ class Connection(HttpToolsProtocol):
 
 def _head_too_large(message: str) -> RequestTooLarge:
     return RequestTooLarge(message, remedy="send fewer or shorter headers")
-
-
-def protocol_of(slots: ConnectionSlots) -> type[asyncio.Protocol]:
-    """The protocol of a server, for uvicorn."""
-    return type("SlottedConnection", (Connection,), {"slots": slots})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from litestar.params import FromQuery, JSONBody
 
 from postbus.errors import NotAllowed
-from postbus.server.paging import MOST_BYTES, AfterId, Cursor, Limit, next_of, place_of
+from postbus.server.paging import MOST_BYTES, AfterId, Cursor, Limit, decoded_cursor, next_of
 from postbus.server.routing import InCall, MessageId, TopicName, route
 from postbus.server.shapes import PurgeDeadLettersBody, RedriveBody
 from postbus.server.views.base import Count
@@ -42,7 +42,7 @@ async def list_dead_letters(
 async def _page(
     call: InCall, after_id: str, cursor: str | None, limit: int, topic: str | None = None, group: str | None = None
 ) -> DeadLetters:
-    after = (int(after_id), None, None) if cursor is None else place_of(cursor, (0, "", ""))
+    after = (int(after_id), None, None) if cursor is None else decoded_cursor(cursor, (0, "", ""))
     store = await call.bus.connect()
     page = await store.dead_letter_page(
         after=(after[0], after[1], after[2]), limit=limit, max_bytes=MOST_BYTES, topic=topic, group=group,

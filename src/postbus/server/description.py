@@ -12,8 +12,7 @@ from litestar.openapi.plugins import JsonRenderPlugin
 from litestar.openapi.spec import Components, SecurityScheme
 
 import postbus
-from postbus.server.context import call_of
-from postbus.server.routing import BodyReader, RawSchema
+from postbus.server.routing import COMMON
 
 ROLES = "x-postbus-roles"
 """Of an operation: the roles of which a caller needs one."""
@@ -25,14 +24,8 @@ _ABOUT = (
 
 def describe(routes: Sequence[HTTPRouteHandler]) -> dict[str, Any]:
     """The document. It is made by an application that serves nothing: Litestar would add pages to one that does."""
-    from litestar.di import Provide
-
     app = Litestar(
         routes,
-        dependencies={"call": Provide(call_of, sync_to_thread=False)},
-        dto=BodyReader,
-        return_dto=None,
-        plugins=[RawSchema()],
         openapi_config=OpenAPIConfig(
             title="Postbus",
             version=postbus.__version__,
@@ -43,7 +36,7 @@ def describe(routes: Sequence[HTTPRouteHandler]) -> dict[str, Any]:
                 security_schemes={"token": SecurityScheme(type="http", scheme="bearer", description="pbt_…, or a JWT.")}
             ),
         ),
-        logging_config=None,
+        **COMMON,
     )
     document: dict[str, Any] = app.openapi_schema.to_schema()
     roles = {route.operation_id: list(route.opt["right"].roles) for route in routes}

@@ -8,7 +8,7 @@ from litestar.params import FromQuery, JSONBody, QueryParameter
 
 from postbus.errors import InvalidOption
 from postbus.results.groups import CatchUpInfo, GroupInfo, GroupMetrics, RemovedGroup, Resurrection
-from postbus.server.paging import Cursor, Limit, next_of, place_of
+from postbus.server.paging import Cursor, Limit, decoded_cursor, next_of
 from postbus.server.routing import GroupName, InCall, TopicName, route
 from postbus.server.shapes import LogPosition, SeekBody, SubscribeBody
 from postbus.server.views.base import Count, view
@@ -33,7 +33,7 @@ async def list_groups(call: InCall, topic: TopicName, cursor: Cursor = None, lim
 
 
 async def _page(call: InCall, cursor: str | None, limit: int, topic: str | None = None) -> Groups:
-    after = place_of(cursor, ("", "", 0))
+    after = decoded_cursor(cursor, ("", "", 0))
     store = await call.bus.connect()
     page = await store.group_page(
         after=(after[0], after[1], after[2]), limit=limit, topic=topic, topics=call.caller.topics,
@@ -133,7 +133,7 @@ async def list_catch_ups(call: InCall, cursor: Cursor = None, limit: Limit = 100
 
     Go on with next as cursor.
     """
-    after = place_of(cursor, ("", "", 0))
+    after = decoded_cursor(cursor, ("", "", 0))
     store = await call.bus.connect()
     page = await store.catch_up_page(
         after=(after[0], after[1], after[2]), limit=limit, topics=call.caller.topics, groups=call.caller.groups

@@ -7,18 +7,17 @@ from typing import Annotated, Any
 import msgspec
 from litestar import Request
 from litestar.params import FromQuery, JSONBody, QueryParameter
-from msgspec import UNSET
 
 from postbus._db.patterns import likes
 from postbus.errors import NotAllowed
-from postbus.health import is_well
+from postbus.health import HealthLimits, is_well
 from postbus.options import as_timedelta
 from postbus.server.context import ServerContext
-from postbus.server.group_limits import of_findings
 from postbus.server.routing import InCall, route
-from postbus.server.shapes import GroupLimits
+from postbus.server.shapes import HealthLimitsBody
 from postbus.server.views.base import Health, Welcome, view
 from postbus.server.views.health import HealthLimitsView, SweepHealthView, SystemHealthView
+from postbus.server.visible_groups import of_findings
 
 _TAG = "health"
 
@@ -72,7 +71,7 @@ async def show_health_limits(
 @route("PATCH", "/v1/health/limits", tag=_TAG)
 async def set_health_limits(
     call: InCall,
-    data: JSONBody[GroupLimits],
+    data: JSONBody[HealthLimitsBody],
     topic: FromQuery[str | None] = None,
     group: FromQuery[str | None] = None,
 ) -> HealthLimitsView:
@@ -82,7 +81,7 @@ async def set_health_limits(
     elif not call.caller.has_all_topics:
         raise NotAllowed("limits without a topic hold for all topics", remedy="name a topic: ?topic=NAME")
     call.caller.check_group(group)
-    given: Any = {name: value for name, value in msgspec.structs.asdict(data).items() if value is not UNSET}
+    given: HealthLimits = msgspec.to_builtins(data)
     return view(HealthLimitsView, await call.admin.set_health_limits(topic, group, **given))
 
 

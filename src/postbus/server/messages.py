@@ -20,12 +20,12 @@ from postbus.message import Outgoing
 from postbus.options import as_timedelta
 from postbus.results.messages import LogMessage, QueueMessage
 from postbus.server.follow import follow
-from postbus.server.group_limits import of_message
-from postbus.server.paging import MOST_BYTES, AfterId, Cursor, Limit, next_of, place_of
+from postbus.server.paging import MOST_BYTES, AfterId, Cursor, Limit, decoded_cursor, next_of
 from postbus.server.routing import InCall, MessageId, TopicName, route
 from postbus.server.shapes import NewMessage
 from postbus.server.views.consuming import PushedIds
 from postbus.server.views.messages import BrowsedMessage, Messages, MessageStoryView, message_view
+from postbus.server.visible_groups import of_message
 
 _TAG = "messages"
 
@@ -58,13 +58,13 @@ async def browse_messages(
     found: Sequence[QueueMessage | LogMessage]
     if await call.admin.semantics(topic) == "PUB_SUB":
         start = (LAST, 0) if newest else (0, -1)
-        place = place_of(cursor, start)
+        place = decoded_cursor(cursor, start)
         in_log = await store.log_page(
             topic, after=(place[0], place[1]), after_id=int(after_id), limit=limit, max_bytes=MOST_BYTES, newest=newest
         )
         found, following = in_log.found, next_of(in_log, lambda one: (one.sequence, one.index), newest=newest)
     else:
-        after, [last] = int(after_id), place_of(cursor, (LAST if newest else 0,))
+        after, [last] = int(after_id), decoded_cursor(cursor, (LAST if newest else 0,))
         after, before = (after, last) if newest else (max(after, last), LAST)
         queued = await store.queue_page(
             topic, after=after, before=before, limit=limit, max_bytes=MOST_BYTES, newest=newest

@@ -13,7 +13,7 @@ from litestar.params import QueryParameter
 from postbus._db.statements.pages import MOST_BYTES, Page, S
 from postbus.errors import InvalidInput
 
-__all__ = ["MOST_BYTES", "AfterId", "Cursor", "Limit", "next_of", "place_of"]
+__all__ = ["MOST_BYTES", "AfterId", "Cursor", "Limit", "decoded_cursor", "next_of"]
 
 AfterId = Annotated[str, QueryParameter(pattern="^[0-9]{1,19}$", description="Only those with a higher id.")]
 Limit = Annotated[
@@ -32,7 +32,7 @@ def next_of(page: Page[S], place: Callable[[S], Sequence[Any]], *, newest: bool 
     return base64.urlsafe_b64encode(told).decode().rstrip("=")
 
 
-def place_of(cursor: str | None, start: tuple[Any, ...]) -> tuple[Any, ...]:
+def decoded_cursor(cursor: str | None, start: tuple[Any, ...]) -> tuple[Any, ...]:
     """The place that a cursor tells, or, without one, the start. Both have the same types."""
     if cursor is None:
         return start

@@ -5,10 +5,13 @@ docs/security.md shows this table to people, and a test compares the two.
 
 from __future__ import annotations
 
+from typing import get_args
+
 import msgspec
 
-ROLES = ("producer", "consumer", "observer", "operator", "admin")
-"""In the order in which people read them."""
+from postbus.results.access import TokenRole
+
+ROLES: tuple[str, ...] = get_args(TokenRole)
 
 _INCLUDED = {"operator": frozenset({"observer"}), "admin": frozenset({"observer", "operator"})}
 _GET_PAYLOADS = frozenset({"consumer", "admin"})

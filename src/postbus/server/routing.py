@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, get_args, get_type_hints
 import msgspec
 from litestar import Litestar, Request
 from litestar.connection import ASGIConnection
-from litestar.di import NamedDependency
+from litestar.di import NamedDependency, Provide
 from litestar.dto import AbstractDTO, DTOConfig
 from litestar.dto.data_structures import DTOFieldDefinition
 from litestar.exceptions import ValidationException
@@ -23,7 +23,7 @@ from litestar.typing import FieldDefinition
 
 from postbus.errors import InvalidInput
 from postbus.server.connections import KEY, Connection
-from postbus.server.context import Call, ServerContext
+from postbus.server.context import Call, ServerContext, call_of
 from postbus.server.problems import MEDIA_TYPE
 from postbus.server.rights import RIGHTS
 from postbus.server.shapes import ID, NAME, RequestBody
@@ -98,8 +98,8 @@ async def let_in(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRo
     authorization = connection.headers.get("authorization")
     address = connection.client.host if connection.client else ""
     caller = await server.authenticator.caller(authorization, address)
-    line: Connection | None = connection.scope.get(KEY)  # type: ignore[assignment]
-    if line is not None:
+    line = connection.state.get(KEY)
+    if isinstance(line, Connection):
         line.slots.become_known(line)
     server.quotas.admit(caller.name)
     caller.check(handler.opt["right"])
@@ -187,3 +187,13 @@ class RawSchema(OpenAPISchemaPlugin):
     @staticmethod
     def is_undefined_sentinel(value: Any) -> bool:
         return value is msgspec.UNSET
+
+
+COMMON: dict[str, Any] = {
+    "dependencies": {"call": Provide(call_of, sync_to_thread=False)},
+    "dto": BodyReader,
+    "return_dto": None,
+    "plugins": [RawSchema()],
+    "logging_config": None,
+}
+"""What each application with routes is made with."""

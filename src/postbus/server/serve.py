@@ -13,10 +13,10 @@ import uvicorn
 from postbus._maintenance.maintenance_loop import MaintenanceLoop
 from postbus.bus import Bus
 from postbus.server.app import make_app, new_context
-from postbus.server.connections import ConnectionSlots, protocol_of
+from postbus.server.connections import Connection, ConnectionSlots
 from postbus.server.listen import BACKLOG, listen, make_room_for, remove_socket
 from postbus.server.settings import ServerSettings
-from postbus.server.webhooks import WebhookRunner
+from postbus.server.webhook_runner import WebhookRunner
 
 _HANDSHAKE = 10.0  # seconds that TLS may take to begin, …
 _GOODBYE = 5.0  # … and to end
@@ -38,7 +38,11 @@ _HSTS = ("strict-transport-security", "max-age=31536000")
 
 
 class _Uvicorn(uvicorn.Server):
-    """Leaves signals to whoever runs it, and limits how long TLS may take."""
+    """Leaves signals to its caller, gives each connection a slot, and limits the time that TLS may take."""
+
+    def __init__(self, config: uvicorn.Config, slots: ConnectionSlots) -> None:
+        super().__init__(config)
+        self._slots = slots
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -49,7 +53,7 @@ class _Uvicorn(uvicorn.Server):
         patience = {"ssl_handshake_timeout": _HANDSHAKE, "ssl_shutdown_timeout": _GOODBYE} if config.ssl else {}
 
         def new_protocol() -> asyncio.Protocol:
-            return config.http_protocol_class(config=config, server_state=self.server_state, app_state={})  # type: ignore[call-arg]
+            return Connection(config, self.server_state, self._slots)
 
         self.servers = []
         for one in sockets or ():
@@ -87,7 +91,7 @@ class HttpServer:
         self._server = server = _Uvicorn(
             uvicorn.Config(
                 self._app,
-                http=protocol_of(self._slots),
+                http=Connection,
                 ws="none",
                 lifespan="off",
                 log_config=None,
@@ -99,7 +103,8 @@ class HttpServer:
                 timeout_keep_alive=_KEEP_ALIVE,
                 ssl_certfile=self._settings.tls_cert,
                 ssl_keyfile=self._settings.tls_key,
-            )
+            ),
+            self._slots,
         )
         serving = asyncio.create_task(server.serve(sockets=[self._socket]), name="postbus-http")
         ending = asyncio.create_task(stop.wait(), name="postbus-http-stop")

@@ -9,7 +9,11 @@ from uuid import UUID
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-NAME = "^[A-Za-z0-9_][A-Za-z0-9_.:/-]{0,199}$"
+from postbus._content import names
+from postbus.options import OnFailure, Semantics, Storage, Tracking
+from postbus.start import Mode, StartKind
+
+NAME = f"^{names.NAME}$"
 ID = "^[0-9]{1,19}$"
 
 Id = Annotated[str, Meta(pattern=ID, description="An id, as a text: it has up to 64 bits.", examples=["4096"])]
@@ -69,7 +73,7 @@ class PopBody(RequestBody, kw_only=True):
     key: Annotated[str | None, Meta(description="Only messages of this key, of a PUB_SUB topic.")] = None
     auto_ack: Annotated[bool, Meta(description="Settle them at once: each is delivered at most once.")] = False
     mode: Annotated[
-        Literal["new", "all", "timestamp", "message"] | None,
+        Mode | None,
         Meta(description="Where a group begins that has never asked for these messages before; all by default."),
     ] = None
     timestamp: Annotated[
@@ -181,10 +185,10 @@ class TopicSettings(RequestBody, kw_only=True, omit_defaults=True):
 
     EXAMPLE: ClassVar[dict[str, Any]] = {"max_attempts": 5, "lease": "1 minute"}
 
-    semantics: Literal["QUEUE", "PUB_SUB"] | UnsetType = UNSET
-    tracking: Literal["REFERENCE_COUNTING", "OFFSET_WATERMARK"] | UnsetType = UNSET
+    semantics: Semantics | UnsetType = UNSET
+    tracking: Tracking | UnsetType = UNSET
     lanes: int | Literal["named"] | UnsetType = UNSET
-    storage: Literal["shared", "own"] | UnsetType = UNSET
+    storage: Storage | UnsetType = UNSET
     segment_size: int | UnsetType = UNSET
     zero_subscription_retention: Seconds | UnsetType = UNSET
     block_writes_on_zero_subscriptions: bool | UnsetType = UNSET
@@ -208,7 +212,7 @@ class TopicSettings(RequestBody, kw_only=True, omit_defaults=True):
     notify: bool | UnsetType = UNSET
 
 
-class GroupLimits(RequestBody, kw_only=True, omit_defaults=True):
+class HealthLimitsBody(RequestBody, kw_only=True, omit_defaults=True):
     """From when on groups count as being in trouble. "off" is no limit, null what the less specific limits say."""
 
     EXAMPLE: ClassVar[dict[str, Any]] = {"lag_age": "10 minutes"}
@@ -241,7 +245,7 @@ class NewTopic(RequestBody, kw_only=True):
 class LogPosition(RequestBody, kw_only=True):
     """A place in a log."""
 
-    start: Literal["FROM_NOW", "FROM_BEGINNING", "FROM_TIMESTAMP", "FROM_MESSAGE_ID"] = "FROM_NOW"
+    start: StartKind = "FROM_NOW"
     timestamp: Annotated[datetime, Meta(tz=True)] | None = None
     message_id: Id | None = None
 
@@ -251,9 +255,9 @@ class SubscribeBody(LogPosition, kw_only=True):
 
     EXAMPLE: ClassVar[dict[str, Any]] = {"start": "FROM_BEGINNING"}
 
-    on_failure: Annotated[
-        Literal["block", "pass"], Meta(description="What a failing message does to the others of its key.")
-    ] = "block"
+    on_failure: Annotated[OnFailure, Meta(description="What a failing message does to the others of its key.")] = (
+        "block"
+    )
 
 
 class SeekBody(LogPosition, kw_only=True):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from postbus.server.paging import Cursor, Limit, next_of, place_of
+from postbus.server.paging import Cursor, Limit, decoded_cursor, next_of
 from postbus.server.routing import InCall, route
 from postbus.server.views.access import Tokens
 
@@ -15,7 +15,7 @@ async def list_tokens(call: InCall, cursor: Cursor = None, limit: Limit = 1000) 
 
     Go on with next as cursor.
     """
-    [after] = place_of(cursor, ("",))
+    [after] = decoded_cursor(cursor, ("",))
     store = await call.bus.connect()
     page = await store.token_page(after=after, limit=limit)
     return Tokens(tokens=page.found, next=next_of(page, lambda one: (one.id,)))

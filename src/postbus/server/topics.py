@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 from litestar.params import FromQuery, JSONBody
 
 from postbus.errors import InvalidOption
-from postbus.server.group_limits import of_topic
-from postbus.server.paging import Cursor, Limit, next_of, place_of
+from postbus.options import TopicOptions
+from postbus.server.paging import Cursor, Limit, decoded_cursor, next_of
 from postbus.server.routing import InCall, TopicName, route
 from postbus.server.shapes import NewTopic, PurgeBody, TopicSettings
 from postbus.server.views.base import Count
 from postbus.server.views.topics import Topics, TopicView
+from postbus.server.visible_groups import of_topic
 
 _TAG = "topics"
 
@@ -21,7 +20,7 @@ _TAG = "topics"
 @route("GET", "/v1/topics", tag=_TAG)
 async def list_topics(call: InCall, cursor: Cursor = None, limit: Limit = 1000) -> Topics:
     """All topics that you may see, with their options and what they hold. Go on with next as cursor."""
-    [after] = place_of(cursor, ("",))
+    [after] = decoded_cursor(cursor, ("",))
     store = await call.bus.connect()
     page = await store.topic_page(after=after, limit=limit, topics=call.caller.topics)
     following = next_of(page, lambda one: (one.name,))
@@ -78,8 +77,8 @@ async def purge_topic(call: InCall, topic: TopicName, data: JSONBody[PurgeBody])
     return Count(count=await call.admin.purge_topic(topic, dry_run=data.dry_run), dry_run=data.dry_run)
 
 
-def _given(settings: TopicSettings) -> Any:
-    given: dict[str, Any] = msgspec.to_builtins(settings)
+def _given(settings: TopicSettings) -> TopicOptions:
+    given: TopicOptions = msgspec.to_builtins(settings)
     return given
 
 

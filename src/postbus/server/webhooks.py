@@ -13,7 +13,7 @@ from postbus._admin.access import no_webhook
 from postbus.errors import InvalidOption, NotServed
 from postbus.relay.webhook import check_secret
 from postbus.results.access import WebhookInfo
-from postbus.server.paging import Cursor, Limit, next_of, place_of
+from postbus.server.paging import Cursor, Limit, decoded_cursor, next_of
 from postbus.server.routing import InCall, route
 from postbus.server.shapes import NewWebhook, WebhookSettings
 from postbus.server.views.access import CreatedWebhook, Webhooks, WebhookView
@@ -26,7 +26,7 @@ Name = Annotated[str, PathParameter(description="The webhook.")]
 @route("GET", "/v1/webhooks", tag=_TAG)
 async def list_webhooks(call: InCall, cursor: Cursor = None, limit: Limit = 1000) -> Webhooks:
     """All webhooks of topics that you may see. Go on with next as cursor."""
-    [after] = place_of(cursor, ("",))
+    [after] = decoded_cursor(cursor, ("",))
     store = await call.bus.connect()
     page = await store.webhook_page(after=after, limit=limit, topics=call.caller.topics, groups=call.caller.groups)
     following = next_of(page, lambda one: (one.name,))
