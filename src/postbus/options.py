@@ -93,7 +93,7 @@ def as_timedelta(value: Duration, *, name: str = "duration") -> timedelta:
             return timedelta(seconds=value)
         if isinstance(value, str) and (match := _TEXT.fullmatch(value)) and match[3].lower() in _UNITS:
             return timedelta(seconds=float(match[1]) * _UNITS[match[3].lower()])
-    raise InvalidOption(f"{name} {value!r} is not a duration", remedy='use "30s", "5 minutes", "24h" or a timedelta')
+    raise InvalidOption(f"{name} {value!r} is not a duration", remedy='give one such as "30s", "5 minutes" or "24h"')
 
 
 def as_wait(value: Duration, *, name: str) -> float:

@@ -104,6 +104,8 @@ async def test_events_are_imported_to_a_chosen_topic(cli: Cli, bus: Bus, conn: A
     [
         (["nowhere"], 4, "there is no table nowhere"),
         (["outbox", "--layout", "simple"], 4, "lacks event_type"),
+        (["outbox", "--layout", "broad"], 2, "'broad' is not one of 'fan-out', 'simple'"),
+        (["--semantics", "LOG"], 2, "'LOG' is not one of 'QUEUE', 'PUB_SUB'"),
         (["a b c"], 4, "there is no table a b c"),
         (["--option", "size=3"], 4, "a topic has no option 'size'"),
         (["--option", "lease"], 2, "is not NAME=VALUE"),

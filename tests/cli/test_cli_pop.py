@@ -151,7 +151,7 @@ async def test_lost_lease_ends_with_4(cli: Cli, settlement: str) -> None:
         (("pop", "jobs", "--group", "g"), 4),
         (("pop",), 4),
         (("pop", "jobs", "--mode", "all"), 4),
-        (("pop", "events", "--group", "g", "--mode", "soon"), 4),
+        (("pop", "events", "--group", "g", "--mode", "soon"), 2),
         (("leases", "ack", "no-token"), 2),
         (("leases", "retry", str(uuid4())), 2),
         (("leases", "extend", str(uuid4()), "--lease", "0"), 4),

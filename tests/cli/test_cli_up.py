@@ -204,7 +204,7 @@ def test_view_fits_the_terminal(width: int, height: int) -> None:
     """The view does not exceed the terminal, whatever its size."""
     tally = Tally()
     for number in range(100):
-        tally.hear(
+        tally.add_report(
             f"worker-{number}",
             {"event": "message.dead", "fields": {"topic": "x" * 99, "id": 1, "error": "e" * 300}},
         )

@@ -264,7 +264,7 @@ async def test_status_reports_a_missing_process_without_a_backlog(cli: Cli, bus:
         ("run --topic orders --sink own:nothing", 2, "own has no 'nothing'"),
         ("run --topic orders --sink own:number", 4, "own:number is not a sink but of type int"),
         ("run --topic orders --sink own:Lines --sink-option speed=1", 4, "has no option 'speed'"),
-        ("run --topic orders --sink own:Lines --sink-option x", 2, "is not name=value"),
+        ("run --topic orders --sink own:Lines --sink-option x", 2, "is not NAME=VALUE"),
         ("run --topic orders --sink own:Lines --registry own:number", 4, "own:number is no registry"),
         ("run --topic orders --sink own:Lines --batch 0", 4, "batch 0"),
         ("run --topic orders --sink ftp://x", 4, "of no known kind"),

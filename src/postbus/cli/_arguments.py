@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 MAX_ID = 2**63 - 1
+NamedMode = Literal["new", "all", "timestamp"]
+"""The modes in which a group can begin; that of a message's id has no option, since --from takes an id."""
 
 Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic.", show_default=False)]
 OnlyTopic = Annotated[str | None, typer.Argument(metavar="TOPIC", help="Only of this topic.", show_default=False)]

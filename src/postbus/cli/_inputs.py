@@ -1,10 +1,11 @@
-"""Input that people type: points in time, payloads, headers, confirmations."""
+"""Input that people type: times, durations, payloads, headers, confirmations."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
-from datetime import UTC, datetime, timedelta
+import tomllib
+from collections.abc import Collection, Iterable, Mapping
+from datetime import UTC, date, datetime, time, timedelta
 from enum import Enum
 from typing import Any
 
@@ -20,7 +21,7 @@ from postbus.start import Start
 
 
 class PayloadForm(Enum):
-    """How the bytes of a payload are meant."""
+    """The kinds of payload that people can ask for."""
 
     DETECT = "detect"
     JSON = "json"
@@ -54,18 +55,30 @@ def as_payload(given: bytes, form: PayloadForm) -> Outgoing:
 
 
 def as_headers(given: Iterable[str]) -> dict[str, str] | None:
-    """name=value pairs."""
+    """Headers, each given as name=value."""
     headers = {}
     for one in given:
         name, separator, value = one.partition("=")
         if not separator or not name:
-            raise InvalidOption(f"header {one!r} is not name=value", remedy="such as --header tenant=acme")
+            raise InvalidOption(f"header {one!r} is not name=value", remedy="give one such as --header tenant=acme")
         headers[name] = value
     return headers or None
 
 
+def named_value(given: str, flag: str, *, example: str) -> tuple[str, Any]:
+    """An option given as NAME=VALUE. The value is read as in a TOML file, and is a text if it is nothing else there."""
+    name, separator, value = given.partition("=")
+    if not separator or not name:
+        raise usage_error(f"{flag} {given!r} is not NAME=VALUE", remedy=f"give one such as {flag} {example}")
+    try:
+        found = tomllib.loads(f"value = {value}")["value"]
+    except (tomllib.TOMLDecodeError, RecursionError):
+        return name, value
+    return name, value if isinstance(found, date | time) else found
+
+
 def as_moment(given: str | None, *, name: str) -> datetime | None:
-    """A point in time in ISO format; without an offset it is local."""
+    """A time in ISO format; without an offset it is local time."""
     if given is None:
         return None
     try:
@@ -73,12 +86,12 @@ def as_moment(given: str | None, *, name: str) -> datetime | None:
     except (ValueError, OverflowError) as error:
         raise InvalidOption(
             f"{name} {given!r} is not a point in time",
-            remedy="such as 2030-01-31T18:00 or 2030-01-31T18:00:00+00:00",
+            remedy="give one such as 2030-01-31T18:00 or 2030-01-31T18:00:00+00:00",
         ) from error
 
 
 def as_past_moment(given: str | None, *, name: str) -> datetime | None:
-    """A point in time, or how long ago: 2h."""
+    """A time in ISO format, or how long ago: 2h."""
     if given is None:
         return None
     try:
@@ -90,7 +103,7 @@ def as_past_moment(given: str | None, *, name: str) -> datetime | None:
 
 
 def as_start(given: str, *, name: str) -> Start:
-    """A place in a log: now, beginning, a message's id, a point in time, or how long ago: 2h."""
+    """A position in a log: now, beginning, a message's id, a time, or how long ago: 2h."""
     if given.lower() in ("now", "beginning"):
         return Start.NOW if given.lower() == "now" else Start.BEGINNING
     if given.isascii() and given.isdigit():
@@ -101,32 +114,40 @@ def as_start(given: str, *, name: str) -> Start:
         moment = as_past_moment(given, name=name)
     except InvalidOption as error:
         raise InvalidOption(
-            f"{name} {given!r} is not a place in a log",
+            f"{name} {given!r} is not a position in a log",
             remedy="give now, beginning, a message's id, a time such as 2030-01-31T18:00, or how long ago: 2h",
         ) from error
     assert moment is not None
     return Start.at(moment)
 
 
-def first_place(place: str | None, at: str | None) -> Start | datetime | None:
-    """Where a new group starts: --from, or --at, which goes with --mode timestamp."""
-    if place is not None and at is not None:
+def first_position(start: str | None, at: str | None) -> Start | datetime | None:
+    """The position at which a new group begins: --from, or --at, which goes with --mode timestamp."""
+    if start is not None and at is not None:
         raise InvalidOption("--from and --at are both given", remedy="give one; --at goes with --mode timestamp")
-    return as_past_moment(at, name="--at") if place is None else as_start(place, name="--from")
+    return as_past_moment(at, name="--at") if start is None else as_start(start, name="--from")
 
 
 def as_duration(given: str | None, *, name: str) -> timedelta | None:
-    """How long: 30s, 5m, 24h, or seconds."""
-    if given is None:
-        return None
-    try:
-        return as_timedelta(given)
-    except InvalidOption as error:
-        raise InvalidOption(f"{name} {given!r} is not a duration", remedy="such as 30s, 5m or 24h") from error
+    """A duration: 30s, 5m, 24h, or a number of seconds."""
+    return None if given is None else as_timedelta(given, name=name)
+
+
+def with_durations(given: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
+    """The options that are given; those with these names are durations."""
+    return {
+        name: as_duration(value, name=flag_of(name)) if name in names else value
+        for name, value in given.items()
+        if value is not None
+    }
+
+
+def flag_of(option_name: str) -> str:
+    return f"--{option_name.replace('_', '-')}"
 
 
 def confirm(question: str) -> None:
-    """Go on only if a person says yes."""
+    """Ask on stderr. Refuse to go on unless the answer is yes."""
     sys.stderr.write(f"{visible(question)} [y/N] ")
     sys.stderr.flush()
     answer = sys.stdin.readline()
@@ -137,9 +158,9 @@ def confirm(question: str) -> None:
 
 
 def only_one(**flags: Any) -> str | None:
-    """The name of the flag that is set; refuses two."""
+    """The name of the flag that is set, or None. Refuses several."""
     chosen = [name for name, is_set in flags.items() if is_set]
     if len(chosen) > 1:
-        listed = " and ".join(f"--{name.replace('_', '-')}" for name in chosen)
+        listed = " and ".join(map(flag_of, chosen))
         raise usage_error(f"{listed} exclude each other", remedy="give one of them")
     return chosen[0] if chosen else None

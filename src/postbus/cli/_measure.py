@@ -38,8 +38,8 @@ Samples = dict[tuple[str, str], list[float]]
 """Of each part and way: latencies in seconds, or alternately messages and the seconds that they took."""
 
 _noise = random.Random(1).randbytes(BATCH * PAYLOAD_BYTES).hex()
-_room = PAYLOAD_BYTES - len(msgspec.json.encode({"number": BATCH, "note": ""}))
-_GIVEN = [{"number": BATCH + n, "note": _noise[n * PAYLOAD_BYTES :][:_room]} for n in range(BATCH)]
+_note_length = PAYLOAD_BYTES - len(msgspec.json.encode({"number": BATCH, "note": ""}))
+_GIVEN = [{"number": BATCH + n, "note": _noise[n * PAYLOAD_BYTES :][:_note_length]} for n in range(BATCH)]
 
 
 class BareSQL:

@@ -38,7 +38,7 @@ class StopSignals:
 
     def listen(self) -> None:
         for number in _ENDINGS:
-            asyncio.get_running_loop().add_signal_handler(number, self._hear)
+            asyncio.get_running_loop().add_signal_handler(number, self._on_signal)
 
-    def _hear(self) -> None:
+    def _on_signal(self) -> None:
         (self.abort if self.stop.is_set() else self.stop).set()

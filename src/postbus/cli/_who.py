@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import os
+import pwd
 import socket
 
 from postbus._db.actor import shown_actor
 
-try:
-    import pwd
-except ModuleNotFoundError:  # another system than Unix
-    pwd = None  # type: ignore[assignment]
-
 
 def os_actor() -> str:
-    """The account that this process belongs to, and whoever logged in, if that is another one: by sudo, for example."""
+    """The account of this process, and the login if that is another one, as with sudo."""
     account = _account()
     login = _login() or account
     text = f"os:{account}@{socket.gethostname()}"
@@ -22,8 +18,6 @@ def os_actor() -> str:
 
 
 def _account() -> str:
-    if pwd is None:
-        return _login() or "unknown"
     try:
         return pwd.getpwuid(os.getuid()).pw_name
     except KeyError:  # a container's account that has no name

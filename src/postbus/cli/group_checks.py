@@ -11,7 +11,7 @@ from postbus._runtime.visible_text import counted
 from postbus.cli._arguments import DryRun, Topic, Yes
 from postbus.cli._command import Cli, command, option
 from postbus.cli._exits import FAILED, OK
-from postbus.cli._inputs import as_duration, confirm
+from postbus.cli._inputs import as_duration, confirm, flag_of
 from postbus.cli._render import as_dict, printable, write_facts, write_json, write_table
 from postbus.cli._say import say
 from postbus.cli.groups import app
@@ -92,7 +92,7 @@ def _limit(name: str, value: str) -> Any:
     if value in ("off", "default"):
         return None if value == "default" else value
     if name in ("lag_age", "stopped_for"):
-        return as_duration(value, name=f"--{name.replace('_', '-')}")
+        return as_duration(value, name=flag_of(name))
     return value
 
 

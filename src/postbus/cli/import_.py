@@ -8,16 +8,18 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Annotated, Any
 
-import msgspec
 import typer
 
 from postbus._admin.outbox_import.runner import ImportResult, NotImported, Progress
+from postbus._admin.outbox_import.table import Layout
 from postbus._runtime.visible_text import counted
 from postbus.cli._arguments import DryRun
 from postbus.cli._command import Cli
-from postbus.cli._exits import OK, REFUSED, usage_error
+from postbus.cli._exits import OK, REFUSED
+from postbus.cli._inputs import named_value
 from postbus.cli._render import printable, write_json, write_table
 from postbus.cli._say import say
+from postbus.options import Semantics
 
 _MOST_TOLD = 20
 
@@ -28,7 +30,7 @@ async def import_(
         str | None, typer.Argument(metavar="TABLE", help="The outbox table (outbox, or else outbox_events).")
     ] = None,
     layout: Annotated[
-        str | None, typer.Option("--layout", help="fan-out or simple; without it the columns tell.")
+        Layout | None, typer.Option("--layout", help="How the table is laid out; by default the columns tell.")
     ] = None,
     topic: Annotated[
         str | None,
@@ -38,7 +40,7 @@ async def import_(
         ),
     ] = None,
     semantics: Annotated[
-        str | None, typer.Option("--semantics", help="simple: of that topic, QUEUE or PUB_SUB. (QUEUE)")
+        Semantics | None, typer.Option("--semantics", help="simple: the semantics of that topic. (QUEUE)")
     ] = None,
     only: Annotated[
         list[str] | None, typer.Option("--only", metavar="TOPIC", help="This topic only; can be repeated.")
@@ -56,28 +58,21 @@ async def import_(
     Carries over its pending messages and how far its groups have come, and leaves the old tables as they are. Stop the
     old consumers first. Publishers may go on: run it again for what they wrote meanwhile. Nothing comes twice.
     """
-    options: Any = dict(_option(one) for one in option or ())  # the database checks them
-    kind: Any = {"layout": layout, "semantics": semantics}
+    options: Any = {}  # the database checks them
+    for one in option or ():
+        name, value = named_value(one, "--option", example="max_payload_bytes=5000000")
+        options[name.replace("-", "_")] = value
     async with cli.open_bus() as bus:
         with _progress(shown=sys.stderr.isatty() and not cli.as_json and not dry_run) as progress:
             result = await bus.admin.import_outbox(
-                table, **kind, topic=topic, only=only or (), options=options, dry_run=dry_run, progress=progress,
+                table, layout=layout, topic=topic, semantics=semantics, only=only or (), options=options,
+                dry_run=dry_run, progress=progress,
             )  # fmt: skip
     if cli.as_json:
         write_json({**asdict(result), "messages": result.messages})
     else:
         _show(cli, result)
     return REFUSED if result.not_imported else OK
-
-
-def _option(given: str) -> tuple[str, Any]:
-    name, separator, value = given.partition("=")
-    if not separator or not name:
-        raise usage_error(f"--option {given!r} is not NAME=VALUE", remedy="such as --option max_payload_bytes=5000000")
-    try:
-        return name.replace("-", "_"), msgspec.json.decode(value)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return name.replace("-", "_"), value
 
 
 @contextmanager

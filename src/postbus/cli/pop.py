@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from postbus.cli._arguments import Key, Namespace, Task, TopicOrPattern
+from postbus.cli._arguments import Key, NamedMode, Namespace, Task, TopicOrPattern
 from postbus.cli._command import Cli
-from postbus.cli._inputs import as_duration, first_place
+from postbus.cli._inputs import as_duration, first_position
 from postbus.cli._render import duration, line_of, write_json
 from postbus.cli._say import say
 from postbus.cli.consume import as_json
@@ -23,7 +23,7 @@ async def pop(
     key: Key = None,
     namespace: Namespace = None,
     task: Task = None,
-    place: Annotated[
+    start: Annotated[
         str | None,
         typer.Option(
             "--from",
@@ -31,7 +31,7 @@ async def pop(
             help="Where a new group starts: now, beginning, a message's id, a time, or how long ago: 2h.",
         ),
     ] = None,
-    mode: Annotated[str | None, typer.Option(help="The same by name: new, all or timestamp.")] = None,
+    mode: Annotated[NamedMode | None, typer.Option(help="The same by name.")] = None,
     at: Annotated[
         str | None, typer.Option(metavar="WHEN", help="With --mode timestamp: that time, or how long ago: 2h.")
     ] = None,
@@ -49,14 +49,13 @@ async def pop(
 
     What is not settled when the lease ends comes again.
     """
-    chosen: Any = mode  # it is checked with the other options
     options: PopOptions = {
         "group": group,
         "key": key,
         "namespace": namespace,
         "task": task,
-        "mode": chosen,
-        "start": first_place(place, at),
+        "mode": mode,
+        "start": first_position(start, at),
         "batch": batch,
         "wait": as_duration(wait, name="--wait") or 0,
         "lease": as_duration(lease, name="--lease"),

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
-import tomllib
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated, Any
 
 import typer
 
@@ -16,12 +15,12 @@ from postbus._runtime.event_loop import EventLoop
 from postbus._runtime.log_events import event
 from postbus.cli._command import Cli, command, group, option
 from postbus.cli._exits import usage_error
-from postbus.cli._inputs import as_duration
+from postbus.cli._inputs import as_duration, named_value
 from postbus.cli._load import load
 from postbus.cli._logging import LogFormat, LogLevel, configure_logging
 from postbus.cli.worker import DrainTimeout, LoopOption, run_until_stopped
 from postbus.errors import InvalidOption, SinkUnavailable
-from postbus.relay import EventRegistry, RelayOptions, Sink
+from postbus.relay import EventRegistry, Sink
 from postbus.relay.settings import RelaySettings, Route, read
 from postbus.relay.sinks import sink_of
 
@@ -48,7 +47,7 @@ ROUTE_OPTIONS = (
     option("registry", str, "module:name of the events that may be sent; all others are dead letters."),
     option("batch", int, "Messages that are sent at a time (50)."),
     option("concurrency", int, "Batches under way at the same time; those of one key are in one of them (1)."),
-    option("poll", str, "How often to look for messages while nobody rings (500ms)."),
+    option("poll", str, "How often to look for messages while there are no wake-ups (500ms)."),
     option("max_attempts", int, "Attempts before a message becomes a dead letter (25)."),
     option("retention", str, "How long sent messages should be kept to be sent again (30d)."),
 )  # fmt: skip
@@ -81,7 +80,7 @@ async def _relay(cli: Cli, settings: RelaySettings, name: str | None, drain_time
     async with cli.open_bus() as bus:
         for route, sink, registry in routes:
             await _try_to_open(route, sink)
-            await bus.relay(route.topic, sink, name=route.group, **relay_options(route, registry))
+            await bus.relay(route.topic, sink, name=route.group, **route.options(registry))
         return await run_until_stopped(bus, name, drain_timeout)
 
 
@@ -95,24 +94,10 @@ async def _try_to_open(route: Route, sink: Sink) -> None:
         await sink.close()
 
 
-def relay_options(route: Route, registry: EventRegistry | None) -> RelayOptions:
-    """The options of a route, for `bus.relay()`."""
-    return RelayOptions(
-        target=route.target,
-        form=route.form,
-        source=route.source,
-        registry=registry,
-        batch=route.batch,
-        concurrency=route.concurrency,
-        poll=route.poll,
-        max_attempts=route.max_attempts,
-        retention=route.retention,
-    )
-
-
 def settings_of(config: Path | None, options: dict[str, Any], sink_options: list[str] | None) -> RelaySettings:
     """Combine the file, the environment and the options."""
-    return read(config, os.environ, options, dict(map(_sink_option, sink_options or ())))
+    of_sink = (named_value(one, "--sink-option", example="timeout=5s") for one in sink_options or ())
+    return read(config, os.environ, options, dict(of_sink))
 
 
 def needed(settings: RelaySettings) -> list[Route]:
@@ -123,16 +108,6 @@ def needed(settings: RelaySettings) -> list[Route]:
         if route.sink is None:
             raise usage_error(f"where is {route.topic} to be relayed to?", remedy="give --sink, or --config FILE")
     return settings.routes
-
-
-def _sink_option(given: str) -> tuple[str, Any]:
-    name, separator, value = given.partition("=")
-    if not separator or not name:
-        raise usage_error(f"--sink-option {given!r} is not name=value", remedy="such as --sink-option timeout=5s")
-    try:
-        return name, tomllib.loads(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError:
-        return name, value
 
 
 def sink_of_route(route: Route) -> Sink:
@@ -147,9 +122,9 @@ def registry_of(route: Route) -> EventRegistry | None:
         return None
     example = "registry = Registry()"
     found = load(route.registry, object, default="registry", usage="postbus relay run --registry", example=example)
-    if not callable(getattr(found, "check", None)):
+    if not isinstance(found, EventRegistry):
         raise InvalidOption(f"{route.registry} is no registry: it has no check()", remedy="name one: module:name")
-    return cast(EventRegistry, found)
+    return found
 
 
 def _load(target: str) -> object:

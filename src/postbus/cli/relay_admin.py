@@ -22,7 +22,6 @@ from postbus.cli.relay import (
     app,
     needed,
     registry_of,
-    relay_options,
     settings_of,
     sink_of_route,
 )
@@ -124,12 +123,8 @@ async def _replay(cli: Cli, route: Route, wanted: ReplayRequest, *, dry_run: boo
     async with cli.open_bus() as bus:
         store = await bus.connect()
         sink = sink_of_route(route)
-        planned = await plan(
-            store, route.topic, sink, route.group, relay_options(route, registry_of(route)), suffix=suffix
-        )
-        retry = planned.handling["retry"]
-        assert retry is not None
-        replaying = Replay(store, route.topic, planned.relay, batch=route.batch, retry=retry)
+        planned = await plan(store, route.topic, sink, route.group, route.options(registry_of(route)), suffix=suffix)
+        replaying = Replay(store, route.topic, planned.relay, batch=route.batch, retry=planned.retry)
         try:
             if dry_run or not yes:
                 count = await replaying.count(wanted)

@@ -8,12 +8,13 @@ import msgspec
 import typer
 
 from postbus._runtime.visible_text import counted
-from postbus.cli._arguments import Group, Yes
+from postbus.cli._arguments import Group, NamedMode, Yes
 from postbus.cli._command import Cli, command, option
-from postbus.cli._inputs import confirm, first_place
+from postbus.cli._inputs import confirm, first_position
 from postbus.cli._render import write_json, write_table
 from postbus.cli._say import say
 from postbus.cli.groups import app
+from postbus.options import OnFailure
 from postbus.results import ScopeInfo
 from postbus.scope import Scope
 
@@ -28,11 +29,11 @@ SCOPE = (
 )
 SCOPE_AND_START = (
     *SCOPE,
-    option("place", str, "Where it starts: now, beginning, a message's id, a time or an age (2h).", flag="--from"),
-    option("mode", str, "The same by name: new (from now on), all, or timestamp."),
+    option("start", str, "Where it starts: now, beginning, a message's id, a time or an age (2h).", flag="--from"),
+    option("mode", NamedMode, "The same by name; new is from now on."),
     option("at", str, "With --mode timestamp: a time such as 2030-01-31T18:00, or how long ago: 2h."),
     option("look_back", str, "With --mode new: how far before now it begins, 4s if this is not given."),
-    option("on_failure", str, "Whether a failing message blocks its key: block or pass."),
+    option("on_failure", OnFailure, "Whether a failing message blocks its key."),
 )
 
 
@@ -42,7 +43,7 @@ async def subscribe(cli: Cli, group: Group, topic: _Topic = None, **options: Any
 
     Where it starts is recorded at the first time. A group that nobody consumes for is DEAD after a while.
     """
-    start = first_place(options.pop("place"), options.pop("at"))
+    start = first_position(options.pop("start"), options.pop("at"))
     given = {name: value for name, value in options.items() if value is not None}
     async with cli.open_bus() as bus:
         topics = await bus.admin.subscribe_group(group, topic, start=start, **given)

@@ -192,18 +192,18 @@ class ServeOptions:
 
 
 @asynccontextmanager
-async def served(bus: Bus, cli: Cli, door: ServeOptions | None) -> AsyncIterator[str | None]:
+async def served(bus: Bus, cli: Cli, http: ServeOptions | None) -> AsyncIterator[str | None]:
     """Serve HTTP to this machine within the block. The address, or None where that is not wanted or not installed."""
     try:
-        if door is not None:
+        if http is not None:
             require_server()
     except CommandError as error:
         cli.note(f"HTTP is not served: {error.message} ({error.remedy})")
-        door = None
-    if door is None:
+        http = None
+    if http is None:
         yield None
         return
-    server = _open(bus, door)
+    server = _open(bus, http)
     stop = asyncio.Event()
     serving = asyncio.create_task(server.run(stop))
     try:
@@ -214,14 +214,14 @@ async def served(bus: Bus, cli: Cli, door: ServeOptions | None) -> AsyncIterator
             await serving
 
 
-def _open(bus: Bus, door: ServeOptions) -> HttpServer:
+def _open(bus: Bus, http: ServeOptions) -> HttpServer:
     from postbus.server.serve import HttpServer
     from postbus.server.settings import DEFAULT_PORT, ServerSettings
 
-    port = DEFAULT_PORT if door.port is None else door.port
+    port = DEFAULT_PORT if http.port is None else http.port
     try:
-        return HttpServer(bus, ServerSettings(port=port, webhook_allow=door.webhook_allow))
+        return HttpServer(bus, ServerSettings(port=port, webhook_allow=http.webhook_allow))
     except InvalidOption:
-        if door.port is not None:
+        if http.port is not None:
             raise
-        return HttpServer(bus, ServerSettings(port=0, webhook_allow=door.webhook_allow))
+        return HttpServer(bus, ServerSettings(port=0, webhook_allow=http.webhook_allow))

@@ -18,7 +18,7 @@ from postbus.cli._command import (
     show_help,
 )
 from postbus.cli._exits import usage_error
-from postbus.cli._inputs import as_duration
+from postbus.cli._inputs import with_durations
 from postbus.cli._logging import LogFormat, configure_logging
 from postbus.cli._render import as_dict, printable, write_facts, write_json, write_table
 from postbus.cli._say import say
@@ -114,12 +114,9 @@ async def set_(
     **options: Any,
 ) -> None:
     """Set how all processes sweep: a preset, single options, or both. Other options keep their values."""
-    given = {name: value for name, value in options.items() if value is not None}
+    given = with_durations(options, DURATIONS)
     if not given and preset is None:
         raise usage_error("nothing to set", remedy="give --preset or an option: postbus sweep set --help")
-    for name in DURATIONS:
-        if name in given:
-            given[name] = as_duration(given[name], name=f"--{name.replace('_', '-')}")
     chosen: Any = preset and preset.replace("-", "_")  # the database checks it
     async with cli.open_bus() as bus:
         setting = await bus.admin.set_sweeping(chosen, **given)

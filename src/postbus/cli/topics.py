@@ -13,10 +13,10 @@ from postbus.bus import Bus
 from postbus.cli._arguments import DryRun, Yes
 from postbus.cli._command import Cli, command, group, option
 from postbus.cli._exits import usage_error
-from postbus.cli._inputs import as_duration, confirm
+from postbus.cli._inputs import confirm, flag_of, with_durations
 from postbus.cli._render import age, write_facts, write_json, write_table
 from postbus.cli._say import say
-from postbus.options import DURATIONS
+from postbus.options import DURATIONS, Semantics, Storage, Tracking
 from postbus.results import QueueBacklog, TopicInfo
 
 app = group("topics", "List, create and change topics.")
@@ -26,7 +26,7 @@ _STUCK = 2.0  # seconds without any change
 
 _DURATION = "30s, 5m, 24h"
 TOPIC_OPTIONS = (
-    option("semantics", str, "QUEUE: each message goes to one consumer. PUB_SUB: to every group."),
+    option("semantics", Semantics, "QUEUE: each message goes to one consumer. PUB_SUB: to every group."),
     option(
         "ordered", bool, "QUEUE: handle the messages of a key in order; a failing one blocks only its key.",
         flag="--ordered/--no-ordered",
@@ -46,9 +46,9 @@ TOPIC_OPTIONS = (
     ),
     option("namespace", str, "The namespace of the topic: groups can subscribe to a whole namespace; '' for none."),
     option("task", str, "The task of the topic: groups can subscribe to a whole task; '' for none."),
-    option("tracking", str, "PUB_SUB: REFERENCE_COUNTING keeps receipts, OFFSET_WATERMARK only positions."),
+    option("tracking", Tracking, "PUB_SUB: REFERENCE_COUNTING keeps receipts, OFFSET_WATERMARK only positions."),
     option("lanes", str, "PUB_SUB: slices that keys map to, and the most processes of a group; or named."),
-    option("storage", str, "PUB_SUB: shared with topics of a similar retention; own for a busy topic."),
+    option("storage", Storage, "PUB_SUB: shared with topics of a similar retention; own for a busy topic."),
     option("segment_size", int, "PUB_SUB: the most messages of one publish call that one row stores."),
     option("zero_subscription_retention", str, "PUB_SUB: how long messages are kept while no group is subscribed."),
     option(
@@ -67,20 +67,8 @@ _OF_LOGS = (
 )  # fmt: skip
 
 
-def _given(options: dict[str, Any]) -> dict[str, Any]:
-    given = {name: value for name, value in options.items() if value is not None}
-    for name in DURATIONS:
-        if name in given:
-            given[name] = as_duration(given[name], name=_flag(name))
-    return given
-
-
-def _flag(option_name: str) -> str:
-    return f"--{option_name.replace('_', '-')}"
-
-
 def _tell_unused(cli: Cli, topic: TopicInfo, given: dict[str, Any]) -> None:
-    unused = [_flag(name) for name in given if name in _OF_LOGS]
+    unused = [flag_of(name) for name in given if name in _OF_LOGS]
     if unused and topic.semantics == "QUEUE":
         cli.note(f"{topic.name} is a QUEUE, for which {', '.join(unused)} does nothing (--semantics PUB_SUB)")
 
@@ -131,7 +119,7 @@ async def create(cli: Cli, name: Name, **options: Any) -> None:
 
     Options that begin with QUEUE or PUB_SUB are for topics with these semantics.
     """
-    given = _given(options)
+    given = with_durations(options, DURATIONS)
     async with cli.open_bus() as bus:
         await bus.admin.create_topic(name, **given)
         topic = await bus.admin.topic(name)
@@ -142,7 +130,7 @@ async def create(cli: Cli, name: Name, **options: Any) -> None:
 @command(app, "set", options=TOPIC_OPTIONS)
 async def set_options(cli: Cli, name: Name, **options: Any) -> None:
     """Change options of a topic."""
-    given = _given(options)
+    given = with_durations(options, DURATIONS)
     if not given:
         raise usage_error("nothing to set", remedy=f"such as: postbus topics set {name} --max-attempts 5")
     async with cli.open_bus() as bus:
@@ -245,8 +233,7 @@ async def migrate(
         ),
     ] = None,
     tracking: Annotated[
-        str | None,
-        typer.Option("--tracking", help="REFERENCE_COUNTING or OFFSET_WATERMARK.", show_default=False),
+        Tracking | None, typer.Option("--tracking", help="The tracking from now on.", show_default=False)
     ] = None,
     hand_over: Annotated[
         bool, typer.Option("--hand-over", help="Give the messages left in the queue to the first group at once.")
@@ -262,7 +249,6 @@ async def migrate(
     the groups that are named wait for that, so that order is kept, and then get all that was published since. Until
     then the command can be repeated: to wait again, or to hand over after all.
     """
-    wanted: Any = tracking  # the database checks it
     async with cli.open_bus() as bus:
         topic = await bus.admin.topic(name)
         _check_move(topic, to, tracking)
@@ -270,10 +256,10 @@ async def migrate(
             await _track(cli, bus, name, tracking, dry_run=dry_run)
             return
         left = await bus.admin.move_topic(
-            name, groups=groups or [], hand_over=hand_over, dry_run=dry_run, tracking=wanted or "REFERENCE_COUNTING"
+            name, groups=groups or [], hand_over=hand_over, dry_run=dry_run, tracking=tracking or "REFERENCE_COUNTING"
         )
         if topic.semantics == "PUB_SUB" and tracking is not None and not dry_run:
-            await bus.admin.set_topic(name, tracking=wanted)
+            await bus.admin.set_topic(name, tracking=tracking)
         _tell_move(cli, name, left, has_group=bool(groups), dry_run=dry_run)
         ended = None if dry_run or no_wait else await _until_moved(cli, bus, name)
         begun = len(await bus.admin.groups(name)) if ended else 0
@@ -283,7 +269,7 @@ async def migrate(
         say(f"moved {name}: its queue is empty, and {counted(begun, 'group')} went on")
 
 
-async def _track(cli: Cli, bus: Bus, name: str, tracking: Any, *, dry_run: bool) -> None:
+async def _track(cli: Cli, bus: Bus, name: str, tracking: Tracking, *, dry_run: bool) -> None:
     if not dry_run:
         await bus.admin.set_topic(name, tracking=tracking)
     if cli.as_json:

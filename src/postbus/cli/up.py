@@ -71,12 +71,12 @@ def up(
             return OK
 
 
-async def _run(bus: Bus, cli: Cli, demo: bool, seconds: float | None, door: ServeOptions | None) -> int:
+async def _run(bus: Bus, cli: Cli, demo: bool, seconds: float | None, http: ServeOptions | None) -> int:
     ending = StopSignals()
     ending.listen()
     try:
         await bus.connect()
-        async with served(bus, cli, door) as url:
+        async with served(bus, cli, http) as url:
             if demo:
                 await _demo(bus, cli, ending, seconds, url)
             else:

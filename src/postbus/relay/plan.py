@@ -60,6 +60,7 @@ class Planned:
     topic: str
     relay: Relay
     handling: HandlerOptions
+    retry: RetryPolicy
     is_of_queue: bool
 
 
@@ -94,13 +95,14 @@ async def plan(
     is_queue = found[0].semantics == "QUEUE"
     monitor = SinkMonitor(store, topic, None if is_queue else route, getattr(sink, "address", None) or kind_of(sink))
     relay = Relay(route, sink, envelope, registry=options.get("registry"), is_stopping=is_stopping, monitor=monitor)
+    retry = retry_of(found[0], options.get("max_attempts", MAX_ATTEMPTS))
     handling: HandlerOptions = {
         "batch": options.get("batch", BATCH),
         "concurrency": options.get("concurrency", CONCURRENCY),
         "poll": options.get("poll", POLL),
-        "retry": retry_of(found[0], options.get("max_attempts", MAX_ATTEMPTS)),
+        "retry": retry,
     }
-    return Planned(topic, relay, handling, is_queue)
+    return Planned(topic, relay, handling, retry, is_queue)
 
 
 async def register(planned: Planned, handlers: HandlerRegistry, start: Start | str | datetime | int) -> None:

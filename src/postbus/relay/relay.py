@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from postbus._handling.isolation import will_take_long
 from postbus._runtime.log_events import event
@@ -20,6 +20,7 @@ from postbus.relay.sink_monitor import SinkMonitor
 _CHECK_EVERY = 0.2  # seconds between checks whether the process is stopping, while the sink is away
 
 
+@runtime_checkable
 class EventRegistry(Protocol):
     """Checks whether messages are valid events."""
 

@@ -13,7 +13,8 @@ from typing import Any
 from postbus.errors import InvalidOption
 from postbus.options import as_timedelta
 from postbus.relay.envelope import Form
-from postbus.relay.plan import BATCH, CONCURRENCY, MAX_ATTEMPTS, POLL, RETENTION
+from postbus.relay.plan import BATCH, CONCURRENCY, MAX_ATTEMPTS, POLL, RETENTION, RelayOptions
+from postbus.relay.relay import EventRegistry
 from postbus.relay.sinks import kind_at
 
 PREFIX = "POSTBUS_RELAY_"
@@ -51,6 +52,20 @@ class Route:
     poll: timedelta = POLL
     max_attempts: int = MAX_ATTEMPTS
     retention: timedelta = RETENTION
+
+    def options(self, registry: EventRegistry | None) -> RelayOptions:
+        """The options for `bus.relay()`, with the registry that this route names."""
+        return RelayOptions(
+            target=self.target,
+            form=self.form,
+            source=self.source,
+            registry=registry,
+            batch=self.batch,
+            concurrency=self.concurrency,
+            poll=self.poll,
+            max_attempts=self.max_attempts,
+            retention=self.retention,
+        )
 
 
 @dataclass(frozen=True)

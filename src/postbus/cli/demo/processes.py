@@ -10,16 +10,17 @@ from contextlib import suppress
 
 from postbus.cli.demo.tally import Tally
 
+_SIZE = 2  # processes
 _PAUSE_BEFORE_RESTART = 0.5
 
 
 class WorkerProcesses:
     """Processes of `consumers.py`. They end when their stdin closes, also if we are killed."""
 
-    def __init__(self, dsn: str, tally: Tally, *, size: int = 2) -> None:
+    def __init__(self, dsn: str, tally: Tally) -> None:
         self._dsn = dsn
         self._tally = tally
-        self._names = [f"demo-worker-{number}" for number in range(1, size + 1)]
+        self._names = [f"demo-worker-{number}" for number in range(1, _SIZE + 1)]
         self._processes: dict[str, asyncio.subprocess.Process] = {}
         self._ending = asyncio.Event()
 
@@ -75,7 +76,7 @@ class WorkerProcesses:
         assert process.stdout is not None
         async for line in process.stdout:
             try:
-                self._tally.hear(_short(name), json.loads(line))
+                self._tally.add_report(_short(name), json.loads(line))
             except ValueError:  # not a report: it has a complaint
                 self._tally.tell(_short(name), line.decode("utf-8", "replace").rstrip())
 

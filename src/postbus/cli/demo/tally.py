@@ -51,15 +51,15 @@ class Tally:
     def tell(self, who: str, what: str) -> None:
         self.events.append(Event(datetime.now(), who, what))
 
-    def hear(self, who: str, report: dict[str, Any]) -> None:
+    def add_report(self, who: str, report: dict[str, Any]) -> None:
         """Take in what a consumer reported."""
         self.published.update(report.get("published", {}))
         self.handled.update(report.get("handled", {}))
         self.ghosts += report.get("ghosts", 0)
         if name := report.get("event"):
-            self._hear_event(who, name, report["fields"])
+            self._add_event(who, name, report["fields"])
 
-    def _hear_event(self, who: str, name: str, fields: dict[str, Any]) -> None:
+    def _add_event(self, who: str, name: str, fields: dict[str, Any]) -> None:
         self.retried += name == "message.retried"
         if name == "message.dead":
             self.dead += 1
@@ -93,7 +93,7 @@ class Tally:
         )
         return published, handled, passed
 
-    def held(self, state: str) -> int:
+    def count_in(self, state: str) -> int:
         """How many messages of the shop's topics are in a state."""
         return sum(int(getattr(topic, state)) for topic in self.topics)
 

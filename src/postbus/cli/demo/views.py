@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from contextlib import AbstractContextManager
 from datetime import timedelta
 from typing import Any
@@ -17,6 +15,8 @@ from rich.table import Table
 from rich.text import Text
 
 from postbus._runtime.visible_text import visible
+from postbus.cli._render import write_json
+from postbus.cli._say import say
 from postbus.cli.demo.shop import EVENTS, GROUPS, TOPICS
 from postbus.cli.demo.stage import DemoView
 from postbus.cli.demo.tally import Event, Tally
@@ -42,7 +42,7 @@ def figures(tally: Tally) -> dict[str, Any]:
         "seconds": round(tally.seconds, 1),
         "published_per_second": published.total(),
         "handled_per_second": handled.total(),
-        **{state: tally.held(state) for state in _STATES},
+        **{state: tally.count_in(state) for state in _STATES},
         "workers": len(tally.workers),
         "lag": {name: int(group.lag or 0) for name, group in tally.groups.items()},
         "passed": {name: int(group.passed or 0) for name, group in tally.groups.items()},
@@ -65,12 +65,11 @@ class PlainLines(AbstractContextManager[None]):
     def show(self, tally: Tally) -> None:
         now = figures(tally)
         behind = ", ".join(f"{name} {count}" for name, count in now["lag"].items())
-        print(
+        say(
             "{seconds:>5.0f}s  published {published_per_second}/s  handled {handled_per_second}/s  "
             "waiting {waiting}  leased {leased}  delayed {delayed}  dead {dead}  retried {retried}  "
             "rolled back {rolled_back}  workers {workers}".format(**now)
-            + f"  lag {behind or '-'}",
-            flush=True,
+            + f"  lag {behind or '-'}"
         )
 
     def __exit__(self, *error: object) -> None:
@@ -83,7 +82,7 @@ class JsonLines(AbstractContextManager[None]):
     every = 1.0
 
     def show(self, tally: Tally) -> None:
-        print(json.dumps(figures(tally)), flush=True)
+        write_json(figures(tally))
 
     def __exit__(self, *error: object) -> None:
         pass
@@ -211,7 +210,7 @@ def write_summary(tally: Tally, *, as_json: bool, target: str) -> None:
     """Sum up the demo when it has ended."""
     done = figures(tally)
     if as_json:
-        print(json.dumps({"summary": done}), flush=True)
+        write_json({"summary": done})
         return
     left = ", ".join(f"{done[state]} {state}" for state in _STATES)
     lines = (
@@ -223,7 +222,8 @@ def write_summary(tally: Tally, *, as_json: bool, target: str) -> None:
         f"  {done['dead_letters']} became dead letters: postbus dead-letters list{target}",
         f"  still there: {left}",
     )
-    print("\n".join(map(visible, lines)), file=sys.stdout, flush=True)
+    for line in lines:
+        say(line)
 
 
 def _each(handled: dict[str, int]) -> str:
