@@ -17,7 +17,7 @@ from postbus._consumers.group_control import GroupControl
 from postbus._consumers.handlers import HandlerRegistry
 from postbus._content.outgoing import outgoing
 from postbus._db.actor import checked_actor
-from postbus._db.connect import process_name
+from postbus._db.process import process_name
 from postbus._db.store import Store
 from postbus._drivers.base import AsyncConnection
 from postbus._publish.publisher import Publisher

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from datetime import timedelta
 
 from postbus.errors import InvalidOption
-from postbus.options import Duration, as_timedelta
+from postbus.options import Duration, as_timedelta, is_count
 
 
 @dataclass(frozen=True)
@@ -33,11 +33,11 @@ class CatchUp:
     def __post_init__(self) -> None:
         latency = as_timedelta(self.target_latency)
         for name, is_right, rule in (
-            ("batch_size", _is_count(self.batch_size, 1, 1_000_000), "batch_size goes from 1 to 1000000"),
-            ("max_messages", self.max_messages is None or _is_count(self.max_messages, 0), "0 or more, or None"),
+            ("batch_size", is_count(self.batch_size, 1_000_000), "batch_size goes from 1 to 1000000"),
+            ("max_messages", self.max_messages is None or is_count(self.max_messages, least=0), "0 or more, or None"),
             ("max_rate", self.max_rate is None or _is_rate(self.max_rate), "max_rate is positive, or None"),
             ("target_latency", timedelta(0) < latency <= timedelta(days=1), "positive, up to 1 day"),
-            ("beside_from", _is_count(self.beside_from, 0), "beside_from is 0 or more"),
+            ("beside_from", is_count(self.beside_from, least=0), "beside_from is 0 or more"),
         ):
             if not is_right:
                 raise InvalidOption(f"a catch-up has {name} {getattr(self, name)!r}", remedy=rule)
@@ -68,10 +68,6 @@ class CatchUp:
     def latency(self) -> float:
         """The target, in seconds."""
         return as_timedelta(self.target_latency).total_seconds()
-
-
-def _is_count(value: object, least: int, most: int = 2**63 - 1) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
 
 
 def _is_rate(value: object) -> bool:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 import zlib
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Protocol
@@ -78,6 +80,17 @@ class Counts:
     in_flight: int = 0
     handling_seconds: float = 0.0
     """The total time that handlers took for processed and failed messages."""
+
+    @contextmanager
+    def running(self, count: int) -> Iterator[None]:
+        """Count messages as in flight while a handler has them, and the time that it takes."""
+        self.in_flight += count
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            self.in_flight -= count
+            self.handling_seconds += time.monotonic() - began
 
     def become(self, other: Counts) -> None:
         """Take the values of other counts."""

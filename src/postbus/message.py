@@ -10,6 +10,8 @@ import msgspec
 
 from postbus._content.identity import identity_of
 
+DEFAULT_PRIORITY = 4
+
 
 class Message(msgspec.Struct, frozen=True, gc=False):
     """A published message, as it is delivered."""

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from contextlib import suppress
 from datetime import timedelta
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, TypedDict, TypeGuard
 
 from postbus.errors import InvalidOption
 
@@ -94,6 +94,11 @@ def as_timedelta(value: Duration, *, name: str = "duration") -> timedelta:
         if isinstance(value, str) and (match := _TEXT.fullmatch(value)) and match[3].lower() in _UNITS:
             return timedelta(seconds=float(match[1]) * _UNITS[match[3].lower()])
     raise InvalidOption(f"{name} {value!r} is not a duration", remedy='give one such as "30s", "5 minutes" or "24h"')
+
+
+def is_count(value: object, most: int = 2**63 - 1, *, least: int = 1) -> TypeGuard[int]:
+    """Whether a value is a whole number from `least` to `most`. True and False are none."""
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
 
 
 def as_wait(value: Duration, *, name: str) -> float:

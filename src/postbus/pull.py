@@ -22,10 +22,9 @@ from postbus._pull.settlements import ACK, RELEASE, Settlement
 from postbus._runtime.log_events import event
 from postbus.errors import InvalidInput, InvalidOption, LeaseLost, PostbusError
 from postbus.message import Message
-from postbus.options import Duration, as_timedelta
+from postbus.options import Duration, as_timedelta, is_count
 from postbus.scope import Scope
 from postbus.start import Default, Mode, Start
-from postbus.subscription import is_count
 
 T = TypeVar("T")
 _decode = decoder_for(Any)

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 import msgspec
 
 from postbus.errors import InvalidOption
-from postbus.options import Duration, as_timedelta
+from postbus.options import Duration, as_timedelta, is_count
 
 POLL_INTERVAL = timedelta(seconds=2)
 """The usual time between two polls. `new` looks back by twice as much, so that a polling consumer misses nothing."""
@@ -46,7 +46,7 @@ class Start(msgspec.Struct, frozen=True):
     @classmethod
     def from_message(cls, message_id: int) -> Start:
         """The message with this id, and those with higher ids."""
-        if not isinstance(message_id, int) or isinstance(message_id, bool) or message_id < 0:
+        if not is_count(message_id, least=0):
             raise InvalidOption(f"start {message_id!r} is not a message id", remedy="give the id of a message")
         return cls("FROM_MESSAGE_ID", message_id=message_id)
 

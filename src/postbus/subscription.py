@@ -14,7 +14,7 @@ from postbus._content.codec import Decoder, decoder_for
 from postbus.errors import InvalidHandler, InvalidOption
 from postbus.events import WantedEvents, wanted_events
 from postbus.message import Message
-from postbus.options import Duration, as_timedelta
+from postbus.options import Duration, as_timedelta, is_count
 from postbus.retry import RetryPolicy
 
 T = TypeVar("T")
@@ -118,11 +118,6 @@ def maker(topic: str, options: HandlerOptions, lease: Duration | None = None) ->
         )
 
     return make
-
-
-def is_count(value: object, most: int) -> bool:
-    """Whether a value is a whole number from 1 to `most`."""
-    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= most
 
 
 def is_async(handler: Handler) -> bool:

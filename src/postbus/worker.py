@@ -10,7 +10,7 @@ from contextlib import nullcontext, suppress
 from functools import partial
 from typing import NamedTuple
 
-from postbus._db.connect import process_name
+from postbus._db.process import process_name
 from postbus._db.store import Store
 from postbus._group.started_groups import StartedGroups
 from postbus._handling.isolation import SuspectRunner, SuspectSource

@@ -9,6 +9,10 @@ from datetime import UTC, datetime, timedelta
 
 EVENT_ID = "event-id"
 """The header with the identity of a message that came from elsewhere."""
+EVENT_TYPE, EVENT_VERSION = "event-type", "event-version"
+AGGREGATE_TYPE, AGGREGATE_ID = "aggregate-type", "aggregate-id"
+EVENT_HEADERS = (EVENT_TYPE, EVENT_VERSION, AGGREGATE_TYPE, AGGREGATE_ID)
+"""The headers of an event, besides its identity."""
 
 _GIVEN = re.compile(r"[!-~](?:[ -~]{0,198}[!-~])?")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from postbus._content.codec import Decoder, lines_of
-from postbus.message import Message
+from postbus.message import DEFAULT_PRIORITY, Message
 
 _NUMBER = (1 << 43) - 1
 NO_HEADERS: Mapping[str, str] = {}
@@ -85,7 +85,7 @@ class Segment:
             self.key(index),
             NO_HEADERS if headers is None else json.loads(headers),
             None if self.correlation_ids is None else self.correlation_ids[index],
-            4,
+            DEFAULT_PRIORITY,
             1,
             self.published_at,
             self.source,

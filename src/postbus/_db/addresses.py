@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 from contextlib import suppress
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 _BEFORE_PORT = re.compile(r"(\[[^\]]*\]|[^:]*):?")
 
@@ -32,13 +32,27 @@ def address_problem(address: str, schemes: Collection[str]) -> str | None:
     return "its host cannot be read"
 
 
-def public_address(address: str) -> str:
-    """An address without user and password, as errors may quote it; a placeholder if it cannot be read."""
+def public_address(address: str, *, with_user: bool = False) -> str:
+    """An address without what may be secret, as errors may quote it; a placeholder if it cannot be read.
+
+    That is without login and query. With `with_user` it is for people who connect by it: the user stays, and so do
+    parameters that are no passwords.
+    """
     with suppress(ValueError):
         parts = urlsplit(address)
-        if parts.port != 0 and (parts.netloc or "@" not in address):  # reading a port that is no number raises
-            return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+        login, at, hosts = parts.netloc.rpartition("@")
+        # What is no port is part of a password that contains one of / ? #.
+        has_ports = all(is_port(_BEFORE_PORT.sub("", host, count=1)) for host in hosts.split(","))
+        if has_ports and (parts.netloc or "@" not in address):
+            user = login.partition(":")[0] + at if with_user else ""
+            query = "&".join(one for one in parts.query.split("&") if with_user and not _is_password(one))
+            separator = "://" if "://" in address else ":" if parts.scheme else ""
+            return f"{parts.scheme}{separator}{user}{hosts}{parts.path}{query and '?'}{query}"
     return "(cannot be read)"
+
+
+def _is_password(parameter: str) -> bool:
+    return unquote(parameter).lower().startswith(("password=", "sslpassword="))
 
 
 def is_port(text: str) -> bool:

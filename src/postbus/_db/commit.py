@@ -11,6 +11,7 @@ import asyncpg
 
 from postbus._db.error_map import LOST
 from postbus._db.search_path import PIN
+from postbus._runtime.tasks import hold_cancellation
 from postbus.errors import CommitUnknown, DatabaseUnavailable, NotCommitted, TransactionEnded
 
 # Limits are lifted for the transaction only: behind a pooler the session belongs to others, and elsewhere a RESET ALL
@@ -66,12 +67,7 @@ async def commit(conn: Any, mark: str | None = None) -> None:
     _note_transaction(conn, None)
     sql = "commit" if mark is None else f"{_CHECK.format(mark)};commit"  # in one round trip
     committing = asyncio.ensure_future(conn.execute(sql))
-    cancelled: asyncio.CancelledError | None = None
-    while not committing.done():
-        try:
-            await asyncio.wait([committing])
-        except asyncio.CancelledError as error:
-            cancelled = error
+    cancelled = await hold_cancellation(committing)
     failure = asyncio.CancelledError() if committing.cancelled() else committing.exception()
     if failure is not None and _leaves_open(failure, conn):
         raise CommitUnknown(

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-import secrets
 import socket
-import uuid
 import weakref
 from collections.abc import Sequence
 from contextlib import suppress
@@ -118,23 +116,6 @@ async def _learn_types(conn: Any, timeout: float) -> None:
     await conn.execute(f"begin; {PIN}", timeout=timeout)
     await conn.prepare(_TYPES, name="", timeout=timeout)
     await conn.execute("rollback", timeout=timeout)
-
-
-def process_name(name: str | None = None) -> str:
-    """A name for this process in the database, with a random suffix.
-
-    A process that is started again under the same name does not own the leases of the one before.
-    """
-    return f"{name or f'{socket.gethostname()}:{os.getpid()}'}:{secrets.token_hex(3)}"
-
-
-SECRET = uuid.uuid4()
-"""A secret of this process, which proves to the database that a call under the process's name is its own."""
-
-
-def given_name(process_name: str) -> str:
-    """The part of a process's name that its user chose."""
-    return process_name.rpartition(":")[0] or process_name
 
 
 def is_pooled(conn: Any) -> bool:

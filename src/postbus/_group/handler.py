@@ -38,7 +38,7 @@ class GroupHandler:
             self._members.group.filtered += 1
         elif isinstance(chosen, Member):
             handling = self._members.handling_of(chosen)
-            chosen.counts.in_flight += 1
+            chosen.counts.in_flight += 1  # as `running` does, which would take time for each message
             began = time.monotonic()
             try:
                 outcome = await _outcome(handling, segment, index)
@@ -123,13 +123,8 @@ class GroupHandler:
         handling = self._members.handling_of(member)
         given = [segment.message(index) for segment, index in messages] if messages is not None else []
         count = len(payloads)  # the handler may change the list
-        member.counts.in_flight += count
-        began = time.monotonic()
-        try:
+        with member.counts.running(count):
             outcomes = await handling.outcomes_unless_acked(given, payloads, None)
-        finally:
-            member.counts.in_flight -= count
-            member.counts.handling_seconds += time.monotonic() - began
         if outcomes is None:
             member.counts.processed += count
             return True

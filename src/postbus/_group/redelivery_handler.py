@@ -113,16 +113,11 @@ class RedeliveryHandler:
         except NOT_DECODABLE as error:
             chosen.counts.failed += 1
             return not_decodable(error), handling
-        chosen.counts.in_flight += 1
-        began = time.monotonic()
-        try:
+        with chosen.counts.running(1):
             if self._transactions is not None:
                 outcome = await self._transactions.handle_deferred(lane, message, payload, handling)
             else:
                 outcome = (await handling.outcomes([message], [payload], None))[0]
-        finally:
-            chosen.counts.in_flight -= 1
-            chosen.counts.handling_seconds += time.monotonic() - began
         if outcome is None or outcome is ACK:
             chosen.counts.processed += 1
         elif not isinstance(outcome, Release):

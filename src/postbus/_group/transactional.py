@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -122,16 +121,12 @@ class GroupTransactions:
         self, member: Member, messages: Sequence[Message], payloads: list[Any], conn: Any
     ) -> Sequence[Outcome]:
         count = len(payloads)  # the handler may change the list
-        member.counts.in_flight += count
-        began = time.monotonic()
-        try:
-            return await self._members.handling_of(member).outcomes(messages, payloads, conn)
-        except asyncio.CancelledError:
-            self.was_cut_short = True
-            raise
-        finally:
-            member.counts.in_flight -= count
-            member.counts.handling_seconds += time.monotonic() - began
+        with member.counts.running(count):
+            try:
+                return await self._members.handling_of(member).outcomes(messages, payloads, conn)
+            except asyncio.CancelledError:
+                self.was_cut_short = True
+                raise
 
     async def handle_deferred(
         self, lane: LeasedLane, message: Message, payload: Any, handling: Handling

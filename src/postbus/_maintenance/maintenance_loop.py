@@ -9,7 +9,7 @@ from collections.abc import Coroutine
 from contextlib import suppress
 from typing import Any
 
-from postbus._db.connect import process_name
+from postbus._db.process import process_name
 from postbus._db.store import Store
 from postbus._maintenance.sweeper import Job, Sweeper
 from postbus.errors import PostbusError

@@ -11,9 +11,9 @@ from postbus._content.content_types import MAX_LENGTH, is_content_type
 from postbus._content.names import check_topic_name
 from postbus._drivers.statement import Statement
 from postbus.errors import InvalidOption
-from postbus.message import Outgoing
+from postbus.message import DEFAULT_PRIORITY, Outgoing
+from postbus.options import is_count
 
-DEFAULT_PRIORITY = 4
 MAX_CORRELATION_ID = 500
 """In characters. The SQL function check_message has the same limit."""
 _IN_FUTURE = "use datetime.now(timezone.utc) + …"
@@ -113,8 +113,7 @@ def _column(values: list[Any]) -> list[Any] | None:
 
 def _check_options(message: Outgoing) -> None:
     priority, delay, deliver_at = message.priority, message.delay, message.deliver_at
-    is_count = isinstance(priority, int) and not isinstance(priority, bool)
-    if priority is not None and not (is_count and 0 <= priority <= 9):
+    if priority is not None and not is_count(priority, 9, least=0):
         raise InvalidOption(
             f"priority {priority!r} is out of range",
             remedy="a priority goes from 0 (last) to 9 (first); 4 is usual",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
@@ -16,6 +16,10 @@ from postbus._pull.lease import PoppedLease
 from postbus._pull.request import PopRequest
 from postbus._pull.settlements import LeaseSettler, SettlementBackend
 from postbus._runtime.loop import repeat
+from postbus.errors import InvalidInput, NotAllowed, PostbusError
+from postbus.scope import Scope
+
+_REPORT_TIMEOUT = 2.0  # seconds that closing may take to report that groups were stopped
 
 
 class PullClient(ABC):
@@ -28,10 +32,25 @@ class PullClient(ABC):
         self._kept: dict[UUID, PoppedLease] = {}
         self._stop_keeping: asyncio.Event | None = None
         """Ends the task that prolongs leases, if it runs."""
+        self._popped_for: dict[tuple[Scope, str], str | None] = {}
+        """The groups that this process popped for itself, each with the member that it was, if the pop named one."""
 
     @abstractmethod
     async def pop(self, request: PopRequest) -> list[PulledLease]:
         """Take messages. If there are none, wait for them for as long as the request says."""
+
+    @abstractmethod
+    async def _report_stopped(self, scope: Scope, group: str, member: str | None) -> None:
+        """Report that a consumer of a group has stopped as planned."""
+
+    async def report_stopped(self) -> None:
+        """Report that the groups were stopped as planned. If that fails, their consumer seems to have vanished."""
+        with suppress(PostbusError, TimeoutError):
+            async with asyncio.timeout(_REPORT_TIMEOUT):
+                for (scope, group), member in self._popped_for.items():
+                    with suppress(InvalidInput, NotAllowed):  # the group or the topic has gone, or the rights have
+                        await self._report_stopped(scope, group, member)
+        self._popped_for.clear()
 
     @contextmanager
     def kept(self, leases: Iterable[PoppedLease]) -> Iterator[None]:

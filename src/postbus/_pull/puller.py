@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-from postbus._db.connect import process_name
+from postbus._db.process import process_name
 from postbus._db.statements.queue import Pulled, PulledLease
 from postbus._db.store import Store
 from postbus._pull.maintenance import PopMaintenance
@@ -19,11 +19,10 @@ from postbus._pull.sql_backend import SqlBackend
 from postbus._pull.waiters import PopWaiters
 from postbus._queue.scan_floor import ScanFloor
 from postbus._wakeup.waiters import Wakers, topic_id
-from postbus.errors import DatabaseUnavailable, InvalidInput, PostbusError
+from postbus.errors import DatabaseUnavailable, PostbusError
 from postbus.scope import Scope
 
 _FLOOR_AGE = 2.0  # seconds after which a group is searched from the beginning
-_REPORT_TIMEOUT = 2.0  # seconds that closing may take to report that groups were stopped
 _CANCEL_TIMEOUT = 1.0  # seconds that a cancelled pop waits for the database's answer, to give the messages back
 
 
@@ -41,8 +40,6 @@ class Puller(PullClient):
         """Of wide scopes that pops wait for. `Wakers` holds wakers weakly: here they stay alive."""
         self._subscribed: set[tuple[Scope, str | None]] = set()
         """The groups that this process has subscribed to a scope by their first pop."""
-        self._popped_for: dict[tuple[Scope, str], str] = {}
-        """The groups that this process popped for itself, each with the member that it was."""
         self._listener = SharedListener(dsn, store, wakers)
         self._maintenance = PopMaintenance(store, wakers)
 
@@ -53,7 +50,7 @@ class Puller(PullClient):
             await self._store.subscribe_scope(group, request.scope, request.start)
             self._subscribed.add((request.scope, group))
         if group is not None and not request.for_others:
-            self._popped_for[request.subscribed_scope, group] = request.member or self._member
+            self._popped_for[request.subscribed_scope, group] = request.member
         if request.wait > 0:
             return await self._wait(request)
         began = time.monotonic()
@@ -163,14 +160,8 @@ class Puller(PullClient):
         await super().close()
         await self._listener.close()
 
-    async def report_stopped(self) -> None:
-        """Report that the groups were stopped as planned. If that fails, their consumer seems to have vanished."""
-        with contextlib.suppress(PostbusError, TimeoutError):
-            async with asyncio.timeout(_REPORT_TIMEOUT):
-                for (scope, group), member in self._popped_for.items():
-                    with contextlib.suppress(InvalidInput):  # the group or the topic has gone
-                        await self._store.send_heartbeat(group, scope, stopped_by=member)
-        self._popped_for.clear()
+    async def _report_stopped(self, scope: Scope, group: str, member: str | None) -> None:
+        await self._store.send_heartbeat(group, scope, stopped_by=member or self._member)
 
 
 class _NewTopics:

@@ -44,6 +44,17 @@ async def first_of(
         await cancel_all(ending)
 
 
+async def hold_cancellation(work: asyncio.Future[Any]) -> asyncio.CancelledError | None:
+    """Wait until work is done, even if the caller is cancelled. Returns the cancellation, for the caller to raise."""
+    cancelled: asyncio.CancelledError | None = None
+    while not work.done():
+        try:
+            await asyncio.wait([work])
+        except asyncio.CancelledError as error:
+            cancelled = error
+    return cancelled
+
+
 async def attempt(work: Coroutine[Any, Any, None], *, seconds: float) -> None:
     """Do something that may fail, and that may take no longer than `seconds`."""
     try:

@@ -20,7 +20,7 @@ from postbus.cli._render import write_json, write_table
 from postbus.cli._say import say
 from postbus.errors import TopicNotFound, UnreadableEvent
 from postbus.events import Registry, asyncapi, breaking_changes, json_schema
-from postbus.message import Message
+from postbus.message import DEFAULT_PRIORITY, Message
 from postbus.results import MessageInfo
 
 app = group("events", "Look at a registry of events, check it, and export it.")
@@ -163,7 +163,7 @@ async def _newest(bus: Bus, topic: str, limit: int) -> list[Message]:
             key=one.key,
             headers=one.headers,
             correlation_id=one.correlation_id,
-            priority=4,
+            priority=DEFAULT_PRIORITY,
             attempt=1,
             published_at=one.published_at,
             source=source,

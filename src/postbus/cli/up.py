@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from postbus._db.addresses import public_address
 from postbus._db.connect import connect
 from postbus._db.error_map import translated_errors
 from postbus._maintenance.maintenance_loop import MaintenanceLoop
@@ -89,7 +90,7 @@ async def _run(bus: Bus, cli: Cli, demo: bool, seconds: float | None, http: Serv
 
 async def _demo(bus: Bus, cli: Cli, ending: StopSignals, seconds: float | None, url: str | None) -> None:
     target = _target(cli)
-    title = _shown(bus.dsn) if url is None else f"{_shown(bus.dsn)}  {url}"
+    title = "  ".join(filter(None, (public_address(bus.dsn, with_user=True), url)))
     if url is not None:
         cli.note(f"HTTP is served at {url}")
     view = view_for(as_json=cli.as_json, title=title, target=target)
@@ -100,15 +101,8 @@ async def _demo(bus: Bus, cli: Cli, ending: StopSignals, seconds: float | None, 
 def _target(cli: Cli) -> str:
     """The settings that other commands need to find the same database."""
     if cli.dsn is not None:
-        return f" --dsn {shlex.quote(_shown(cli.dsn))}"
+        return f" --dsn {shlex.quote(public_address(cli.dsn, with_user=True))}"
     return "" if cli.data_dir is None else f" --data-dir {shlex.quote(str(cli.data_dir))}"
-
-
-def _shown(dsn: str) -> str:
-    """A DSN without its password."""
-    before, at, after = dsn.rpartition("@")
-    scheme, separator, login = before.partition("://")
-    return f"{scheme}{separator}{login.partition(':')[0]}{at}{after}"
 
 
 def _tell_address(bus: Bus, cli: Cli, url: str | None) -> None:

@@ -1,12 +1,9 @@
 """The registry of event types, by which events are checked when they are emitted and when they are read."""
 
+from postbus._content.identity import AGGREGATE_ID, AGGREGATE_TYPE, EVENT_TYPE, EVENT_VERSION
 from postbus.events._asyncapi import asyncapi
 from postbus.events._compare import breaking_changes
 from postbus.events._registry import (
-    AGGREGATE_ID,
-    AGGREGATE_TYPE,
-    EVENT_TYPE,
-    EVENT_VERSION,
     EventType,
     Registry,
     WantedEvents,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from postbus.events._registry import AGGREGATE_ID, AGGREGATE_TYPE, EVENT_TYPE, EVENT_VERSION, EventType, Registry
+from postbus._content.identity import AGGREGATE_ID, AGGREGATE_TYPE, EVENT_TYPE, EVENT_VERSION
+from postbus.events._registry import EventType, Registry
 from postbus.events._schema import payload_schemas
 
 _SCHEMAS = "#/components/schemas/"

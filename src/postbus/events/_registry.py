@@ -14,18 +14,16 @@ from uuid import UUID
 import msgspec
 
 from postbus._content.codec import Decoder, decoder_for, encode, is_pydantic, is_storable
+from postbus._content.identity import AGGREGATE_ID, AGGREGATE_TYPE, EVENT_HEADERS, EVENT_TYPE, EVENT_VERSION
 from postbus._content.names import check_topic_name
 from postbus._content.outgoing import outgoing
 from postbus.errors import InvalidEvent, InvalidOption, PayloadNotDecodable, UnreadableEvent
 from postbus.message import Message, Outgoing, PublishOptions
+from postbus.options import is_count
 
 C = TypeVar("C", bound=type)
 Upcaster = Callable[[dict[str, Any]], dict[str, Any]]
 U = TypeVar("U", bound=Upcaster)
-
-EVENT_TYPE, EVENT_VERSION = "event-type", "event-version"
-AGGREGATE_TYPE, AGGREGATE_ID = "aggregate-type", "aggregate-id"
-_HEADERS = (EVENT_TYPE, EVENT_VERSION, AGGREGATE_TYPE, AGGREGATE_ID)
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 
@@ -210,7 +208,7 @@ def emission(event: Any, *, aggregate_id: str | int | UUID, **options: Unpack[Pu
         )
     aggregate_text = _aggregate_text(aggregate_id)
     headers = options.get("headers") or {}
-    if isinstance(headers, Mapping) and (taken := [name for name in _HEADERS if name in headers]):
+    if isinstance(headers, Mapping) and (taken := [name for name in EVENT_HEADERS if name in headers]):
         raise InvalidOption(f"header {taken[0]} is given", remedy="omit it: the registry sets it")
     try:
         event_type.decoder(*encode(event))  # constructors do not check types
@@ -220,7 +218,7 @@ def emission(event: Any, *, aggregate_id: str | int | UUID, **options: Unpack[Pu
         ) from error
     message = outgoing(event, **options)
     values = (event_type.name, str(event_type.version), event_type.aggregate, aggregate_text)
-    own = dict(zip(_HEADERS, values, strict=True))
+    own = dict(zip(EVENT_HEADERS, values, strict=True))
     key = aggregate_text if message.key is None else message.key  # events of one aggregate keep their order
     return event_type.topic, msgspec.structs.replace(message, headers={**headers, **own}, key=key)
 
@@ -275,7 +273,7 @@ def _check_name(what: str, name: object) -> None:
 
 
 def _check_version(version: object) -> None:
-    if not isinstance(version, int) or isinstance(version, bool) or version < 1:
+    if not is_count(version):
         raise InvalidOption(f"bad version {version!r}", remedy="versions are whole numbers from 1 on")
 
 

@@ -6,7 +6,6 @@ import asyncio
 import base64
 import time
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from typing import Any
@@ -21,13 +20,13 @@ from postbus._pull.lease import PoppedLease
 from postbus._pull.pull_client import PullClient
 from postbus._pull.request import PopRequest
 from postbus._pull.settlements import Settlement
-from postbus.errors import InvalidInput, LeaseLost, NotAllowed, PostbusError
+from postbus._runtime.tasks import hold_cancellation
+from postbus.errors import InvalidInput, LeaseLost
 from postbus.http_client.send import as_outgoing, as_wire
 from postbus.http_client.wire import Answer, Wire, path_of
 from postbus.message import Message
 from postbus.scope import Heartbeat, Scope
 
-_REPORT_TIMEOUT = 2.0  # seconds that closing may take to report that groups were stopped
 _LONGEST_POLL = 20.0  # seconds that one request waits: proxies cut longer ones off
 _PATHS = {"ack": "ack", "retry": "retry", "release": "release", "dead_letter": "dead-letter"}
 
@@ -79,7 +78,6 @@ class HttpPuller(PullClient):
     def __init__(self, wire: Wire) -> None:
         super().__init__(HttpBackend(wire))
         self._wire = wire
-        self._popped_for: set[tuple[Scope, str]] = set()
 
     async def heartbeat(self, scope: Scope, group: str, *, last: bool) -> list[Heartbeat]:
         """Report that a group is alive or, with `last`, that this consumer of it stops as planned."""
@@ -90,19 +88,13 @@ class HttpPuller(PullClient):
         answer = await self._wire.ask("POST", path, body, is_repeatable=True, last=last or None)
         return msgspec.convert(answer.as_json()["topics"], list[Heartbeat])
 
-    async def report_stopped(self) -> None:
-        """Report that the groups were stopped as planned. If that fails, their consumer seems to have vanished."""
-        with suppress(PostbusError, TimeoutError):
-            async with asyncio.timeout(_REPORT_TIMEOUT):
-                for scope, group in self._popped_for:
-                    with suppress(InvalidInput, NotAllowed):  # the group or the topic has gone, or the token lacks it
-                        await self.heartbeat(scope, group, last=True)
-        self._popped_for.clear()
+    async def _report_stopped(self, scope: Scope, group: str, member: str | None) -> None:
+        await self.heartbeat(scope, group, last=True)  # the server knows who calls
 
     async def pop(self, request: PopRequest) -> list[PulledLease]:
         """Take messages. If there are none, wait for them, one poll of the server after the other."""
         if request.group is not None:
-            self._popped_for.add((request.subscribed_scope, request.group))
+            self._popped_for[request.subscribed_scope, request.group] = request.member
         until = time.monotonic() + request.wait
         while True:
             left = max(until - time.monotonic(), 0.0)
@@ -240,26 +232,14 @@ class HttpTransaction:
         if self._ack or self._push:
             body = {"ack": self._ack, "push": self._push}
             sending = asyncio.ensure_future(self._wire.ask("POST", path_of("transaction"), body, is_repeatable=False))
-            answer = await _uninterrupted(sending)
-            self.ids = [[int(one) for one in part["ids"]] for part in answer.as_json()["pushed"]]
+            cancelled = await hold_cancellation(sending)  # as a COMMIT does
+            self.ids = [[int(one) for one in part["ids"]] for part in sending.result().as_json()["pushed"]]
+            if cancelled is not None:
+                raise cancelled
 
     def _check_open(self) -> None:
         if self._has_ended:
             raise InvalidInput("this transaction has ended", remedy="begin another one: bus.transaction()")
-
-
-async def _uninterrupted(sending: asyncio.Future[Answer]) -> Answer:
-    """Hold a cancellation back until the answer is there, as a COMMIT does."""
-    cancelled: asyncio.CancelledError | None = None
-    while not sending.done():
-        try:
-            await asyncio.wait([sending])
-        except asyncio.CancelledError as error:
-            cancelled = error
-    answer = sending.result()
-    if cancelled is not None:
-        raise cancelled
-    return answer
 
 
 def _transaction(conn: Any) -> HttpTransaction:

@@ -13,18 +13,20 @@ from enum import StrEnum
 
 from postbus._content.codec import holds_json
 from postbus._content.content_types import safe_content_type
-from postbus._content.identity import EVENT_ID, own_identity
+from postbus._content.identity import (
+    AGGREGATE_ID,
+    AGGREGATE_TYPE,
+    EVENT_HEADERS,
+    EVENT_ID,
+    EVENT_TYPE,
+    EVENT_VERSION,
+    own_identity,
+)
 from postbus.errors import InvalidOption
 from postbus.message import Message
 from postbus.relay.sink import Parcel
 
-EVENT_TYPE, AGGREGATE_TYPE, AGGREGATE_ID, EVENT_VERSION = (
-    "event-type",
-    "aggregate-type",
-    "aggregate-id",
-    "event-version",
-)
-_OF_EVENTS = {name: name.replace("-", "_") for name in (EVENT_TYPE, AGGREGATE_TYPE, AGGREGATE_ID, EVENT_VERSION)}
+_OF_EVENTS = {name: name.replace("-", "_") for name in EVENT_HEADERS}
 _REPLACED = {*_OF_EVENTS, EVENT_ID}
 _LONGEST_ID = 250  # RabbitMQ's message_id has at most 255 bytes
 _TRACE = ("traceparent", "tracestate")

@@ -7,7 +7,7 @@ from typing import Any
 
 from postbus.errors import InvalidOption, SinkUnavailable
 from postbus.message import Ack, Outcome, Retry
-from postbus.options import Duration, as_timedelta
+from postbus.options import Duration, as_timedelta, is_count
 from postbus.relay.sink import NotNow, Parcel, check_address, client, one_by_one
 
 _NOT_NOW = ("OOM", "READONLY", "MISCONF", "NOREPLICAS", "BUSY", "LOADING", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN")
@@ -32,7 +32,7 @@ class RedisSink:
         timeout: Duration = 10.0,
     ) -> None:
         """The server drops the oldest messages of a stream that is longer than about `max_length`."""
-        if max_length is not None and (not isinstance(max_length, int) or max_length < 1):
+        if max_length is not None and not is_count(max_length):
             raise InvalidOption(f"max_length {max_length!r} is not 1 or more", remedy="give a number, or omit it")
         if not url.startswith("unix://"):
             check_address(url, "redis", "rediss", of="Redis", example="redis://host:6379/0")

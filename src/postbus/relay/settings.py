@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from postbus.errors import InvalidOption
-from postbus.options import as_timedelta
+from postbus.options import as_timedelta, is_count
 from postbus.relay.envelope import Form
 from postbus.relay.plan import BATCH, CONCURRENCY, MAX_ATTEMPTS, POLL, RETENTION, RelayOptions
 from postbus.relay.relay import EventRegistry
@@ -244,7 +244,7 @@ def _route(topic: str, group: str, sink: SinkSettings | None, given: Mapping[str
 def _count(name: str, value: Any, least: int, most: int, where: str) -> int:
     if isinstance(value, str) and value.isascii() and value.isdigit():
         value = int(value[:20])
-    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+    if not is_count(value, most, least=least):
         raise InvalidOption(
             f"{where}: {name} {value!r} is not a number from {least} to {most}", remedy=f"such as {name} = 50"
         )

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
-import secrets
-import socket
 from collections.abc import Awaitable
 from typing import Protocol, TypeVar
 
+from postbus._db.process import process_name
 from postbus.errors import DatabaseUnavailable
 
 T = TypeVar("T")
@@ -33,7 +31,7 @@ class SinkMonitor:
         self._topic = topic
         self._group = group
         self._sink = sink
-        self._process = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(3)}"
+        self._process = process_name()
         self._is_reported = False
 
     async def report(self, error: str) -> None:

@@ -7,6 +7,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from postbus._db.addresses import public_address
 from postbus.errors import InvalidOption
 from postbus.message import Ack, Outcome
 from postbus.relay.kafka import KafkaSink
@@ -89,17 +90,11 @@ def _made(make: Callable[..., Any], args: tuple[str, ...], options: Mapping[str,
     unknown = [name for name in options if name not in known[len(args) :]]
     if unknown and not takes_any:
         listed = ", ".join(known[len(args) :]) or "no options"
-        raise InvalidOption(f"sink {_shown(url)} has no option {unknown[0]!r}", remedy=f"it has {listed}")
+        raise InvalidOption(f"sink {public_address(url)} has no option {unknown[0]!r}", remedy=f"it has {listed}")
     try:
         made: Sink = make(*args, **options)
     except TypeError as error:
-        raise InvalidOption(f"sink {_shown(url)} cannot be made: {error}") from error
+        raise InvalidOption(f"sink {public_address(url)} cannot be made: {error}") from error
     with contextlib.suppress(TypeError):  # the sink has slots
-        vars(made).setdefault("address", _shown(url))  # shown to operators
+        vars(made).setdefault("address", public_address(url))  # shown to operators
     return made
-
-
-def _shown(url: str) -> str:
-    """An address without its password."""
-    before, at, after = url.rpartition("@")
-    return f"{before.partition('://')[0]}://…@{after}" if at else url

@@ -14,7 +14,7 @@ from postbus._db.addresses import public_address
 from postbus._runtime.visible_text import visible
 from postbus.errors import InvalidOption, SinkUnavailable
 from postbus.message import Ack, DeadLetter, Outcome, Release, Retry
-from postbus.options import Duration, as_timedelta
+from postbus.options import Duration, as_timedelta, is_count
 from postbus.relay.envelope import Unfit
 from postbus.relay.fields import HTTP, encoded
 from postbus.relay.reach import OutOfReach, Reach
@@ -69,8 +69,10 @@ class WebhookSink:
             secrets = [secrets]
         for secret in secrets:
             check_secret(secret)
-        if not isinstance(connections, int) or not 1 <= connections <= 1000:
-            raise InvalidOption(f"connections {connections!r} is not between 1 and 1000", remedy="such as 20")
+        if not is_count(connections, 1000):
+            raise InvalidOption(
+                f"connections {connections!r} is not a number from 1 to 1000", remedy="give one such as 20"
+            )
         self.target = url
         self._secrets = list(secrets)
         self._headers = {name.lower(): value for name, value in (headers or {}).items()}

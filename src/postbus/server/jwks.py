@@ -12,8 +12,8 @@ import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
-from urllib.parse import urlsplit
 
+from postbus._db.addresses import public_address
 from postbus._runtime.log_events import event
 from postbus.errors import NotAuthenticated, NotServed
 
@@ -58,7 +58,12 @@ class IssuerKeys:
             found = self._jwt.PyJWKSet.from_json(await self._text()).keys
             self._keys = {str(one.key_id): one for one in found[:_MOST_KEYS]}
         except Exception as error:  # what comes from there may be anything
-            event(logging.ERROR, "jwks.failed", jwks=_shown(self._jwks), error=f"{type(error).__name__}: {error}"[:500])
+            event(
+                logging.ERROR,
+                "jwks.failed",
+                jwks=public_address(self._jwks),
+                error=f"{type(error).__name__}: {error}"[:500],
+            )
         finally:
             self._asked_at = _now()
 
@@ -131,8 +136,3 @@ def _read_file(path: Path) -> str:
     if len(taken) > _MOST_BYTES:
         raise ValueError(f"it is longer than {_MOST_BYTES} bytes")
     return taken.decode()
-
-
-def _shown(jwks: str) -> str:
-    """The address without what may be secret in it."""
-    return jwks if "://" not in jwks else f"{urlsplit(jwks).scheme}://{urlsplit(jwks).hostname}"

@@ -10,12 +10,12 @@ from uuid import UUID
 
 from postbus._content.segment import NO_HEADERS, Part, ReadResult
 from postbus._db.commit import fetch_marked
-from postbus._db.connect import SECRET
 from postbus._db.database import RELAXED, Database, clean
 from postbus._db.error_map import may_have_crashed
+from postbus._db.process import SECRET
 from postbus.catch_up import CatchUp
 from postbus.errors import DatabaseUnavailable
-from postbus.message import Message
+from postbus.message import DEFAULT_PRIORITY, Message
 from postbus.options import OnFailure
 from postbus.results.groups import GroupState
 from postbus.start import Start
@@ -280,7 +280,7 @@ class LogStore(Database):
                     row["key"],
                     NO_HEADERS if row["headers"] is None else json.loads(row["headers"]),
                     row["correlation_id"],
-                    4,
+                    DEFAULT_PRIORITY,
                     row["attempts"],
                     row["published_at"],
                     self.source,

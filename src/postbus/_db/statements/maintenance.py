@@ -7,9 +7,9 @@ from contextlib import suppress
 from datetime import datetime
 from typing import Any
 
-from postbus._db.connect import SECRET
 from postbus._db.database import RELAXED, Database, clean
 from postbus._db.error_map import DRIVER_ERRORS
+from postbus._db.process import SECRET
 from postbus._db.statements.log import ResurrectedGroup
 from postbus.errors import DatabaseUnavailable, PostbusError
 

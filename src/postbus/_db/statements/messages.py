@@ -12,7 +12,7 @@ import msgspec
 from postbus._db.database import Database
 from postbus._db.patterns import likes
 from postbus._db.rows import as_struct, as_structs
-from postbus.message import Message
+from postbus.message import DEFAULT_PRIORITY, Message
 from postbus.results.messages import (
     DeadLetterInfo,
     DeliveryInfo,
@@ -156,7 +156,7 @@ def _message(topic: str, row: Mapping[str, Any], source: str) -> Message:
         key=row["key"],
         headers=json.loads(row["headers"] or "{}"),
         correlation_id=row["correlation_id"],
-        priority=4,
+        priority=DEFAULT_PRIORITY,
         attempt=1,
         published_at=row["published_at"],
         source=source,

@@ -8,8 +8,8 @@ from typing import Any
 import asyncpg
 
 from postbus._db import migrator
-from postbus._db.connect import given_name
 from postbus._db.error_map import translate
+from postbus._db.process import given_name
 from postbus._db.roles import former, quoted, read_roles
 from postbus._db.statements.health import look_at_groups
 from postbus._runtime.visible_text import counted
