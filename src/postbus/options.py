@@ -17,7 +17,7 @@ Semantics = Literal["QUEUE", "PUB_SUB"]
 Tracking = Literal["REFERENCE_COUNTING", "OFFSET_WATERMARK"]
 Storage = Literal["shared", "own"]
 OnFailure = Literal["block", "pass"]
-"""What a failing message does to the others of its key."""
+"""The effect of a failing message on later ones of its key."""
 
 
 class TopicOptions(TypedDict, total=False):

@@ -27,15 +27,15 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """Each wait is changed at random by up to this share of it."""
 
     def __post_init__(self) -> None:
-        for wrong, rule in (
-            (not 1 <= self.max_attempts <= 10_000, "max_attempts goes from 1 to 10000"),
-            (not 0 <= self.initial <= _LONGEST, "initial goes from 0 to a year, in seconds"),
-            (not 1 <= self.factor <= 100, "factor goes from 1 to 100"),
-            (not self.initial <= self.maximum <= _LONGEST, "maximum goes from initial to a year, in seconds"),
-            (not 0 <= self.jitter <= 1, "jitter goes from 0 to 1"),
+        for name, is_right, rule in (
+            ("max_attempts", 1 <= self.max_attempts <= 10_000, "max_attempts goes from 1 to 10000"),
+            ("initial", 0 <= self.initial <= _LONGEST, "initial goes from 0 to a year, in seconds"),
+            ("factor", 1 <= self.factor <= 100, "factor goes from 1 to 100"),
+            ("maximum", self.initial <= self.maximum <= _LONGEST, "maximum goes from initial to a year, in seconds"),
+            ("jitter", 0 <= self.jitter <= 1, "jitter goes from 0 to 1"),
         ):
-            if wrong:
-                raise InvalidOption("bad retry policy", remedy=rule)
+            if not is_right:
+                raise InvalidOption(f"a retry policy has {name} {getattr(self, name)!r}", remedy=rule)
 
     def delay(self, attempt: int) -> timedelta:
         """The wait after a failed attempt."""

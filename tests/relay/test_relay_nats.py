@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import base64
+import json
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import nats
@@ -11,7 +17,7 @@ import pytest
 from nats.js.api import AckPolicy, ConsumerConfig, DiscardPolicy
 
 from bench.peers.servers import Server
-from postbus import Ack, Bus, DeadLetter, Release, Retry, SinkUnavailable
+from postbus import Ack, Bus, DeadLetter, InvalidOption, Release, Retry, SinkUnavailable
 from postbus.relay import NatsSink, NotNow
 from relay.parcels import opened, parcel
 from support.eventually import eventually
@@ -127,6 +133,61 @@ async def test_subject_of_another_stream_is_refused(nats_server: Server) -> None
         [told] = await sink.send([parcel("orders")])
     assert isinstance(told, Retry)
     assert "expected stream does not match" in str(told.error)
+
+
+CREDENTIALS = """-----BEGIN NATS USER JWT-----
+the-token-of-the-user
+------END NATS USER JWT------
+
+-----BEGIN USER NKEY SEED-----
+the-key-of-the-user
+------END USER NKEY SEED------
+"""
+
+
+class _Key:
+    """Signs as a key of the package nkeys does, whose algorithm does not matter here."""
+
+    def __init__(self, seed: bytes) -> None:
+        self._seed = bytes(seed)
+
+    def sign(self, nonce: bytes) -> bytes:
+        return b"%b by %b" % (nonce, self._seed)
+
+    def wipe(self) -> None:
+        """Forget nothing: the key is none."""
+
+
+async def test_credentials_are_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sink shows the server the token in the file, and signs its nonce with the key in the file."""
+    monkeypatch.setitem(sys.modules, "nkeys", SimpleNamespace(from_seed=_Key))
+    (tmp_path / "user.creds").write_text(CREDENTIALS)
+    shown: list[dict[str, Any]] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b'INFO {"auth_required": true, "nonce": "n-1", "max_payload": 1048576, "headers": true}\r\n')
+        while line := await reader.readline():
+            if line.startswith(b"CONNECT"):
+                shown.append(json.loads(line.removeprefix(b"CONNECT")))
+            elif line.startswith(b"PING"):
+                writer.write(b"PONG\r\n")
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        async with opened(NatsSink(f"nats://127.0.0.1:{port}", credentials=str(tmp_path / "user.creds"))):
+            (options,) = shown
+
+    signature = base64.urlsafe_b64decode(options["sig"] + "==")
+    assert (options["jwt"], signature) == ("the-token-of-the-user", b"n-1 by the-key-of-the-user")
+
+
+def test_credentials_need_the_package_that_signs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without it, the sink is refused when it is made, and the remedy installs it."""
+    monkeypatch.setitem(sys.modules, "nkeys", None)
+    with pytest.raises(InvalidOption, match="nkeys is not installed") as caught:
+        NatsSink(credentials="user.creds")
+    assert "postbus[nats]" in caught.value.remedy
 
 
 async def test_unconfirmed_messages_are_released(nats_server: Server) -> None:

@@ -31,7 +31,9 @@ def test_jitter_spreads_delays() -> None:
     ],
 )  # fmt: skip
 def test_bad_policy_is_refused(options: dict[str, Any]) -> None:
-    """The remedy names the rule."""
+    """The error names the option and its value, the remedy the rule."""
     with pytest.raises(InvalidOption) as caught:
         RetryPolicy(**options)
-    assert next(iter(options)) in caught.value.remedy
+    [(name, value)] = options.items()
+    assert caught.value.message == f"a retry policy has {name} {value!r}"
+    assert caught.value.remedy.startswith(f"{name} goes from ")

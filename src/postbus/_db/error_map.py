@@ -114,6 +114,17 @@ def translate(error: BaseException) -> PostbusError | None:
     return None
 
 
+def is_deadlock(error: DatabaseUnavailable) -> bool:
+    """Whether the server ended a statement because of a deadlock."""
+    return isinstance(error.__cause__, asyncpg.DeadlockDetectedError)
+
+
+def sqlstate_behind(error: BaseException | None) -> str:
+    """The SQLSTATE with which the server caused an error of Postbus. Empty if something else caused it."""
+    cause = None if error is None else error.__cause__
+    return (cause.sqlstate or "") if isinstance(cause, asyncpg.PostgresError) else ""
+
+
 def may_have_crashed(error: DatabaseUnavailable) -> bool:
     """Whether the server may have gone down, instead of having refused something for the moment.
 

@@ -1,13 +1,7 @@
-"""A PostgreSQL server of our own, for whoever has none.
+"""Starting, sharing and leaving an embedded server: see `postbus.embedded`.
 
-    with EmbeddedPostgres.start() as postgres:
-        connection = await asyncpg.connect(postgres.dsn())
-
-All processes that name the same folder share one server. It listens on a Unix socket that only its own
-account and root can reach, and it ends with its last user, even if that one is killed: every user holds
-a shared lock, and a supervisor process waits for the exclusive one (see `supervisor`).
-
-From the environment: POSTBUS_DATA_DIR, POSTBUS_PG_BIN, POSTBUS_PG_USER, POSTBUS_CACHE_DIR.
+It ends with its last user, even if that one is killed: every user holds a shared lock, and a supervisor process waits
+for the exclusive one (see `supervisor`).
 """
 
 from __future__ import annotations
@@ -260,7 +254,7 @@ def _wait_until_down_if_last(home: Home) -> None:
 
 
 def _server_account(home: Home, *, guarded: bool) -> Account | None:
-    """Whom PostgreSQL runs as, since it refuses root. None where that is ourselves.
+    """The account that PostgreSQL runs as, because it refuses root. None if that is our own.
 
     Others may run as `postgres` and `nobody`, too. In a guarded folder the server's group is one that nobody else has.
     """
@@ -338,7 +332,7 @@ def _fits_a_socket(folder: Path) -> bool:
 
 
 def _make_private(folder: Path, home: Home, account: Account | None, *, guarded: bool) -> None:
-    """Nobody but the server and root may reach the socket: the server trusts who does."""
+    """Make a folder that only the server and root can enter. The server trusts whoever reaches its socket."""
     if account is None:
         wanted = (os.geteuid(), -1, 0o700)
     else:

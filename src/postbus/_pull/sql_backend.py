@@ -8,8 +8,7 @@ from functools import partial
 from typing import Any, TypeVar
 from uuid import UUID
 
-import asyncpg
-
+from postbus._db.error_map import is_deadlock
 from postbus._db.statements import settlements
 from postbus._db.store import Store
 from postbus._drivers.known import driver_of
@@ -58,7 +57,7 @@ async def _through_deadlocks(ask: Callable[[], Awaitable[T]]) -> T:
         try:
             return await ask()
         except DatabaseUnavailable as error:
-            if not isinstance(error.__cause__, asyncpg.DeadlockDetectedError):
+            if not is_deadlock(error):
                 raise
     return await ask()
 

@@ -152,7 +152,10 @@ class Registry:
         except UnreadableEvent:
             raise
         except PayloadNotDecodable as error:
-            raise UnreadableEvent(f"the payload of event {event_type.name!r} is invalid: {error}") from error
+            raise UnreadableEvent(
+                f"the payload of event {event_type.name!r} is invalid: {error}",
+                remedy="publish it by bus.emit(), which checks payloads before",
+            ) from error
 
     def type_of(self, message: Message) -> EventType:
         """The event type of a message."""
@@ -177,12 +180,16 @@ class Registry:
             except Exception as error:  # the user's code may raise anything
                 raise UnreadableEvent(
                     f"event {event_type.name!r} cannot be brought from version {step} to {step + 1}: "
-                    f"{type(error).__name__}: {error}"
+                    f"{type(error).__name__}: {error}",
+                    remedy="correct that upcaster, and redrive the message",
                 ) from error
         try:
             return encode(payload)
         except Exception as error:
-            raise UnreadableEvent(f"the upcasters of event {event_type.name!r} gave no payload: {error}") from error
+            raise UnreadableEvent(
+                f"the upcasters of event {event_type.name!r} gave no payload: {error}",
+                remedy="return a dict of JSON values from each, and redrive the message",
+            ) from error
 
     def _version_of(self, event_type: EventType, message: Message) -> int:
         version = message.headers.get(EVENT_VERSION, "1")

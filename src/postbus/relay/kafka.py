@@ -34,7 +34,7 @@ class KafkaSink:
                 raise InvalidOption(f"config has {name!r}, which the sink sets itself", remedy="omit it")
         brokers = url.partition("://")[2].rstrip("/")
         if not brokers:
-            raise InvalidOption(f"the address {url!r} names no broker", remedy="such as kafka://host:9092")
+            raise InvalidOption(f"the address {url!r} names no broker", remedy="give one such as kafka://host:9092")
         self._config = {
             "partitioner": "murmur2_random",
             "linger.ms": 1,
@@ -51,7 +51,9 @@ class KafkaSink:
         try:
             self._kafka.Producer(self._config)
         except self._kafka.KafkaException as error:
-            raise InvalidOption(f"the configuration of Kafka is wrong: {error.args[0].str()}") from error
+            raise InvalidOption(
+                f"the configuration of Kafka is wrong: {error.args[0].str()}", remedy="correct the option that it names"
+            ) from error
 
     async def open(self) -> None:
         if self._producer is None:

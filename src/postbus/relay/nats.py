@@ -54,6 +54,8 @@ class NatsSink:
                 example="nats://host:4222",
             )
         self._nats: Any = client("nats", "nats")
+        if credentials is not None:
+            client("nkeys", "nats")  # signs with the key in the file
         self._url = url
         self._stream = stream
         self._credentials = credentials
@@ -86,7 +88,9 @@ class NatsSink:
         except (self._nats.errors.Error, OSError) as error:
             raise SinkUnavailable(f"NATS does not answer: {type(error).__name__}: {error}") from error
         except ValueError as error:
-            raise InvalidOption(f"the address of NATS is wrong: {error}", remedy="such as nats://host:4222") from error
+            raise InvalidOption(
+                f"the address of NATS is wrong: {error}", remedy="give one such as nats://host:4222"
+            ) from error
 
     async def close(self) -> None:
         client_to_close, self._client = self._client, None

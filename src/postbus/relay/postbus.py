@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import groupby
 
-import asyncpg
-
 from postbus._content.identity import EVENT_ID
+from postbus._db.error_map import sqlstate_behind
 from postbus._db.store import Store
 from postbus._publish.statements import publish_many
 from postbus._wakeup.waiters import topic_id
@@ -83,11 +82,7 @@ class PostbusSink:
 
 def _says_not_now(error: SinkUnavailable) -> bool:
     """Whether the other database said that it cannot write at the moment, whatever the message."""
-    unavailable = error.__cause__
-    refusal = None if unavailable is None else unavailable.__cause__
-    if not isinstance(refusal, asyncpg.PostgresError):
-        return False
-    sqlstate = refusal.sqlstate or ""
+    sqlstate = sqlstate_behind(error.__cause__)
     return sqlstate in _NOT_NOW or sqlstate[:2] in _NOT_NOW_CLASSES
 
 

@@ -27,7 +27,7 @@ class PubSubSink:
         """`url` is pubsub://PROJECT. `emulator` is the host and port of an emulator (PUBSUB_EMULATOR_HOST)."""
         self._project = url.partition("://")[2].strip("/")
         if not self._project:
-            raise InvalidOption(f"the address {url!r} names no project", remedy="such as pubsub://my-project")
+            raise InvalidOption(f"the address {url!r} names no project", remedy="give one such as pubsub://my-project")
         self._pubsub: Any = client("google.cloud.pubsub_v1", "pubsub")
         self._grpc: Any = client("grpc", "pubsub")
         self._errors: Any = client("google.api_core.exceptions", "pubsub")

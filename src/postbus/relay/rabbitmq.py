@@ -53,7 +53,9 @@ class RabbitSink:
         except (errors.AMQPError, OSError) as error:
             raise SinkUnavailable(f"RabbitMQ does not answer: {type(error).__name__}: {error}") from error
         except (ValueError, KeyError) as error:
-            raise InvalidOption(f"the address of RabbitMQ is wrong: {error}", remedy="such as amqp://host/") from error
+            raise InvalidOption(
+                f"the address of RabbitMQ is wrong: {error}", remedy="give one such as amqp://host/"
+            ) from error
 
     async def close(self) -> None:
         connection, self._connection = self._connection, None

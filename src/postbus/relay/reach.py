@@ -50,7 +50,7 @@ class Reach:
                 if not _HOST.fullmatch(name) or name.rpartition(".")[2].isdigit():
                     raise InvalidOption(
                         f"{one!r} is no address, no network and no name of a host: {error}",
-                        remedy="such as 10.1.2.3, 10.1.0.0/16, fd00::/8 or billing.internal",
+                        remedy="give one such as 10.1.2.3, 10.1.0.0/16, fd00::/8 or billing.internal",
                     ) from None
                 self._names.add(name)
 

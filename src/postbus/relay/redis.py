@@ -50,7 +50,7 @@ class RedisSink:
             )
         except ValueError as error:
             raise InvalidOption(
-                f"the address of Redis is wrong: {error}", remedy="such as redis://host:6379/0"
+                f"the address of Redis is wrong: {error}", remedy="give one such as redis://host:6379/0"
             ) from error
 
     async def open(self) -> None:

@@ -141,7 +141,10 @@ class Relay:
                 raise
             return [Release()] * len(parcels), "another call closed it"
         if len(outcomes) != len(parcels):
-            raise InvalidOption(f"{self.sink!r:.100} returned {len(outcomes)} outcomes for {len(parcels)} messages")
+            raise InvalidOption(
+                f"{self.sink!r:.100} returned {len(outcomes)} outcomes for {len(parcels)} messages",
+                remedy="return one outcome for each parcel, in their order",
+            )
         if self._monitor is not None and not all(isinstance(one, Release) for one in outcomes):
             await self._monitor.is_back()
         return outcomes, "it was not reached"

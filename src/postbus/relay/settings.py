@@ -125,7 +125,7 @@ def _from_file(path: Path, environment: Mapping[str, str]) -> dict[str, Any]:
     try:
         found = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise InvalidOption(f"{path} is not TOML: {error}") from error
+        raise InvalidOption(f"{path} is not TOML: {error}", remedy="correct the file at that line") from error
     unknown = sorted(set(found) - {*OF_ROUTES, "routes", "sinks", "alerts"})
     if unknown:
         remedy = f"there are {', '.join((*OF_ROUTES, 'routes', 'sinks', 'alerts'))}"
@@ -246,7 +246,8 @@ def _count(name: str, value: Any, least: int, most: int, where: str) -> int:
         value = int(value[:20])
     if not is_count(value, most, least=least):
         raise InvalidOption(
-            f"{where}: {name} {value!r} is not a number from {least} to {most}", remedy=f"such as {name} = 50"
+            f"{where}: {name} {value!r} is not a number from {least} to {most}",
+            remedy=f"give one such as {name} = {min(most, 50)}",
         )
     return value
 
@@ -255,9 +256,11 @@ def _duration(name: str, value: Any, where: str) -> timedelta:
     try:
         length = as_timedelta(float(value) if isinstance(value, str) and value.isdigit() else value, name=name)
     except InvalidOption as error:
-        raise InvalidOption(f"{where}: {error.message}", remedy='such as "500ms", "30s", "5m" or "30d"') from error
+        raise InvalidOption(
+            f"{where}: {error.message}", remedy='give one such as "500ms", "30s", "5m" or "30d"'
+        ) from error
     if length <= timedelta(0):
-        raise InvalidOption(f"{where}: {name} {value!r} is not positive", remedy='such as "500ms" or "30d"')
+        raise InvalidOption(f"{where}: {name} {value!r} is not positive", remedy='give one such as "500ms" or "30d"')
     return length
 
 

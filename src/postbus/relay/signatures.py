@@ -70,9 +70,7 @@ def verify(
 def check_secret(secret: str) -> None:
     """Refuse a secret that is too short to protect anything."""
     if not isinstance(secret, str) or len(_key(secret)) < 16:
-        raise InvalidOption(
-            "the webhook's secret is shorter than 16 bytes", remedy="make one, such as by: openssl rand -hex 32"
-        )
+        raise InvalidOption("the webhook's secret is shorter than 16 bytes", remedy="make one by: openssl rand -hex 32")
 
 
 def _covered(names: Sequence[str], headers: Mapping[str, str], body: bytes) -> bytes:
@@ -90,4 +88,7 @@ def _key(secret: str) -> bytes:
     try:
         return base64.b64decode(secret.removeprefix(_PREFIX), validate=True)
     except binascii.Error as error:
-        raise InvalidOption(f"the webhook's secret is not base64 after {_PREFIX}: {error}") from error
+        raise InvalidOption(
+            f"the webhook's secret is not base64 after {_PREFIX}: {error}",
+            remedy=f"give base64 after {_PREFIX}, or a plain text of 16 bytes or more",
+        ) from error

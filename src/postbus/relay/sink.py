@@ -88,7 +88,7 @@ def check_address(url: str, *schemes: str, of: str, example: str) -> None:
     """Refuse an address of a sink that cannot be read, without quoting it: it may contain a password."""
     problem = address_problem(url, schemes)
     if problem is not None:
-        raise InvalidOption(f"the address of {of} is wrong: {problem}", remedy=f"such as {example}; {ENCODE}")
+        raise InvalidOption(f"the address of {of} is wrong: {problem}", remedy=f"give one such as {example}; {ENCODE}")
 
 
 def client(name: str, extra: str) -> ModuleType:

@@ -94,7 +94,9 @@ def _made(make: Callable[..., Any], args: tuple[str, ...], options: Mapping[str,
     try:
         made: Sink = make(*args, **options)
     except TypeError as error:
-        raise InvalidOption(f"sink {public_address(url)} cannot be made: {error}") from error
+        raise InvalidOption(
+            f"sink {public_address(url)} cannot be made: {error}", remedy="correct the options of the sink"
+        ) from error
     with contextlib.suppress(TypeError):  # the sink has slots
         vars(made).setdefault("address", public_address(url))  # shown to operators
     return made

@@ -98,7 +98,9 @@ class WebhookSink:
         """Refuse a target that is not an address."""
         address = public_address(target)
         if urlsplit(address).scheme not in ("http", "https") or not urlsplit(address).netloc:
-            raise InvalidOption(f"target {address!r} is not an address", remedy="such as https://example.com/hook")
+            raise InvalidOption(
+                f"target {address!r} is not an address", remedy="give one such as https://example.com/hook"
+            )
 
     async def open(self) -> None:
         if self._client is None:

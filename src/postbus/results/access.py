@@ -22,7 +22,7 @@ class AuditEntry(msgspec.Struct, frozen=True, kw_only=True):
     role: str | None
     """The role that the session had taken."""
     actor: str | None
-    """Who acted, as told by whoever has the login."""
+    """The actor that the client named."""
     program: str | None
     address: str | None
     action: str
@@ -30,7 +30,7 @@ class AuditEntry(msgspec.Struct, frozen=True, kw_only=True):
     topic: str | None
     group_name: str | None
     target: str | None
-    """What else was acted on: a token, a webhook, a scope."""
+    """Another object of the action: a token, a webhook, a scope."""
     affected: int | None
     """Messages, or rows."""
     given: dict[str, Any] | None

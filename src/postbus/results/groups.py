@@ -149,7 +149,7 @@ class CatchUpInfo(msgspec.Struct, frozen=True, kw_only=True):
     """When it ends at this rate."""
     allowed_rate: float | None
     p95: timedelta | None
-    """Of the statements of the process that reads it."""
+    """The 95th percentile of its statements, in the process that reads it."""
 
 
 class ScopeInfo(msgspec.Struct, frozen=True, kw_only=True):

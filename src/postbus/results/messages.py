@@ -13,7 +13,7 @@ MessageStatus = Literal["PENDING", "PROCESSING", "COMPLETED", "FAILED"]
 
 
 class MessageInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """A message, as those see it who do not consume it."""
+    """A message as an observer sees it."""
 
     topic: str
     id: int
@@ -42,7 +42,7 @@ class QueueMessage(MessageInfo, frozen=True, kw_only=True):
 
 
 class LogMessage(MessageInfo, frozen=True, kw_only=True):
-    """A message of a PUB_SUB topic, and its place in the log."""
+    """A message of a PUB_SUB topic, and where it is in the log."""
 
     lane: int
     sequence: int

@@ -124,7 +124,7 @@ class FanOutOutbox(Outbox):
                 topic.seen.append(row["id"])
 
     def _needs_sql(self, by_offset: bool) -> str:
-        """All messages that are not done as a whole, with what each of them is to each group."""
+        """All messages that are not done as a whole, with the state of each for each group."""
         joins, done, tried = "", ["false"], "false"
         if self._done is not None:
             joins += f" left join {self._done.name} d on d.message_id = {self._id} and d.group_name = g.name"

@@ -141,7 +141,10 @@ async def import_outbox(
 
 @asynccontextmanager
 async def _alone(conn: Any, actor: str) -> AsyncIterator[None]:
-    """One import at a time: groups are subscribed between messages, so two of them would mix them up."""
+    """One import at a time.
+
+    Groups are subscribed between messages, so two imports at once would put groups at wrong positions.
+    """
     if not await conn.fetchval(f"select pg_try_advisory_lock({_LOCK})"):
         raise InvalidInput("another import is under way", remedy="wait until it has ended")
     try:

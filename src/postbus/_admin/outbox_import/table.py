@@ -18,7 +18,7 @@ SIMPLE: Layout = "simple"
 LAYOUTS = (FAN_OUT, SIMPLE)
 
 NOT_NEEDED, NEEDED, TRIED = "0", "1", "r"
-"""What a message is to a group: TRIED ones have attempts, which only their group's retries can keep."""
+"""The state of a message for a group. TRIED: it has attempts, which only the group's retries can keep."""
 
 
 class PendingMessage(NamedTuple):
@@ -26,7 +26,7 @@ class PendingMessage(NamedTuple):
 
     id: str
     needs: str
-    """For each group of the topic, what the message is to it."""
+    """The state of the message for each group of the topic."""
     is_marked: bool
     """An import has carried it over."""
 
@@ -38,7 +38,7 @@ class SourceGroup:
     name: str
     state: str
     is_marked: bool
-    """An import has carried it over: whatever came later it has not had."""
+    """An import has carried it over. It has not received anything that came later."""
 
 
 @dataclass

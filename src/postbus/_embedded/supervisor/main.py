@@ -100,7 +100,7 @@ class Supervisor:
             unlink(self._home.pgdata / "postmaster.pid")
 
     def _make_cluster(self) -> None:
-        """Build it beside its place and rename: a cluster in its place is always complete."""
+        """Build the cluster under another name and rename it, so that it is always complete."""
         draft = self._home.path / "pgdata.draft"
         remove(draft)
         account = self._plan.account
@@ -130,7 +130,10 @@ class Supervisor:
         return self._spawn("postgres", *self._server_options(settings), death_signal=signal.SIGQUIT)
 
     def _who_may_connect(self) -> dict[str, str]:
-        """Root, as whatever role: the server asks the kernel who connects. PostgreSQL 15 has no word for every role."""
+        """Settings that let only root connect, as any role: the kernel tells the server who connects.
+
+        PostgreSQL 15 cannot express 'any role'.
+        """
         account = self._plan.account
         if account is None or not self._plan.guarded or self._plan.version < 16:
             return {}

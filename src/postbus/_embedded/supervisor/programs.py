@@ -1,4 +1,4 @@
-"""Programs that run as another user, and end with whoever started them."""
+"""Programs that run as another user, and end with the process that started them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ done
 
 @dataclass(frozen=True)
 class Account:
-    """Whom PostgreSQL runs as when root starts it."""
+    """The account that PostgreSQL runs as when root starts it."""
 
     name: str
     uid: int
