@@ -18,7 +18,8 @@ CHANGED = LicenseStatusChanged(1, "pending")
 _REASONS = {
     "unknown": "event type 'unheard_of' is not in the registry (register it, or publish by bus.emit())",
     "plain": "the message has no header event-type (register it, or publish by bus.emit())",
-    "invalid": "the payload of event 'license_status_changed' is invalid: Invalid enum value 'lost' - at `$.status`",
+    "invalid": "the payload of event 'license_status_changed' is invalid: Invalid enum value 'lost' - at `$.status` "
+    "(publish what its class declares; bus.emit() checks that)",
     "newer": "event 'license_status_changed' has version 9, which is not known here "
     "(register an upcaster, or update this program; it knows 1, 2)",
 }

@@ -1,6 +1,6 @@
 """All statements on one database: one method per SQL function, which returns plain values.
 
-Nothing above this module sees SQL or an error of the driver.
+Callers see neither SQL nor an error of the driver.
 """
 
 from __future__ import annotations

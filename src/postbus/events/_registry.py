@@ -154,7 +154,7 @@ class Registry:
         except PayloadNotDecodable as error:
             raise UnreadableEvent(
                 f"the payload of event {event_type.name!r} is invalid: {error}",
-                remedy="publish it by bus.emit(), which checks payloads before",
+                remedy="publish what its class declares; bus.emit() checks that",
             ) from error
 
     def type_of(self, message: Message) -> EventType:

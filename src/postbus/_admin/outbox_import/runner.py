@@ -1,6 +1,6 @@
 """Moving in from another outbox: its pending messages, and how far its groups have come.
 
-A group's place in the log is a prefix, and in the old outbox a group may have done any messages. So messages are
+A group's position in the log is a prefix, and in the old outbox a group may have done any messages. So messages are
 appended in the order of their ids, and each group is subscribed in between: right behind the last message that it must
 not read from the log. What it needs of those before goes to its retries, in the transaction that subscribes it. What is
 appended afterwards it needs all.
@@ -177,10 +177,10 @@ class _ImportRun:
         refused: set[str] = set()
         late = {item.id for item in _unmarked(topic) if _is_late(topic, item)}
         carried = 0
-        for place, group in _new_groups(topic):
-            refused |= await self._append(topic, _in_time(topic.items[carried:place], late))
-            await self._add_group(topic, group, topic.items[:place], late)
-            carried = place
+        for position, group in _new_groups(topic):
+            refused |= await self._append(topic, _in_time(topic.items[carried:position], late))
+            await self._add_group(topic, group, topic.items[:position], late)
+            carried = position
         refused |= await self._append(topic, _in_time(topic.items[carried:], late))
         refused |= await self._hand_out(topic, [item for item in topic.items if item.id in late])
         self.notes += [_told_dead(where, count) for where, count in self.dead.items() if count]
@@ -213,7 +213,7 @@ class _ImportRun:
     async def _add_group(
         self, topic: SourceTopic, group: SourceGroup, before: Sequence[PendingMessage], late: set[str]
     ) -> None:
-        """Subscribe a group here, and give it what it needs of what is before its place."""
+        """Subscribe a group here, and give it what it needs of what is before its position."""
         number = topic.groups.index(group)
         ids = [item.id for item in before if item.needs[number] != NOT_NEEDED and item.id not in late]
         async with committed(self.conn):
@@ -272,8 +272,8 @@ def _told_dead(where: str, count: int) -> str:
 
 
 def _new_groups(topic: SourceTopic) -> list[tuple[int, SourceGroup]]:
-    """Groups that are not here yet, with how many messages stand before their place; the first place first."""
-    places = []
+    """Groups that are not here yet, each with the number of messages before its position; the first position first."""
+    found = []
     for number, group in enumerate(topic.groups):
         if not group.is_marked:
             before = (
@@ -281,8 +281,8 @@ def _new_groups(topic: SourceTopic) -> list[tuple[int, SourceGroup]]:
                 for n, item in enumerate(topic.items, 1)
                 if item.is_marked or item.needs[number] in (NOT_NEEDED, TRIED)
             )
-            places.append((max(before, default=0), group))
-    return sorted(places, key=lambda one: one[0])
+            found.append((max(before, default=0), group))
+    return sorted(found, key=lambda one: one[0])
 
 
 def _is_late(topic: SourceTopic, item: PendingMessage) -> bool:
@@ -309,10 +309,10 @@ def _why_not(topic: SourceTopic) -> str | None:
 def _summary(topic: SourceTopic, refused: Collection[str]) -> ImportedTopic:
     """The messages that were carried over, or will be."""
     items = [item for item in topic.items if item.id not in refused]
-    places = {group.name: place for place, group in _new_groups(topic)}
+    positions = {group.name: position for position, group in _new_groups(topic)}
     groups = []
     for number, group in enumerate(topic.groups):
-        before = {item.id for item in topic.items[: places.get(group.name, 0)]}
+        before = {item.id for item in topic.items[: positions.get(group.name, 0)]}
         mine = [item for item in items if item.needs[number] != NOT_NEEDED and not (group.is_marked and item.is_marked)]
         apart = sum(item.id in before or (not item.is_marked and _is_late(topic, item)) for item in mine)
         groups.append(ImportedGroup(group.name, group.state, len(mine), apart))

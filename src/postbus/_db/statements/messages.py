@@ -86,7 +86,7 @@ class MessageStore(Database):
         return as_structs(DeadLetterInfo, rows)
 
     async def redrive(self, topic: str, filters: Mapping[str, Any]) -> int:
-        named = ", ".join(f"{name} => ${place}" for place, name in enumerate(filters, 2))
+        named = ", ".join(f"{name} => ${number}" for number, name in enumerate(filters, 2))
         return int(
             await self._act(f"select postbus.redrive($1{', ' if named else ''}{named})", topic, *filters.values())
         )
@@ -140,7 +140,7 @@ class MessageStore(Database):
     async def retained(
         self, topic: str, filters: Mapping[str, Any], after: tuple[int, int], limit: int
     ) -> list[tuple[tuple[int, int], Message]]:
-        """Messages that are still there, each with its place."""
+        """Messages that are still there, each with its sequence and index."""
         given = {**filters, "after_sequence": after[0], "after_index": after[1], "max_count": limit}
         named = ", ".join(f"{name} => ${number}" for number, name in enumerate(given, 2))
         rows = await self._rows(f"select * from postbus.retained($1, {named})", topic, *given.values())
