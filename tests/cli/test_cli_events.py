@@ -102,7 +102,7 @@ async def test_stored_messages_are_checked(cli: Cli, bus: Bus, conn: Any, semant
     found = (await cli.quick("events", "check", "support.licensing", "--stored")).failed(1)
     assert found.out == (
         f"message {bad} of licenses: the payload of event 'license_expired' is invalid: "
-        "Expected `int`, got `str` - at `$.license_id`\n"
+        "Expected `int`, got `str` - at `$.license_id` (publish what its class declares; bus.emit() checks that)\n"
     )
     assert found.err == "3 event types, 4 messages: 1 problem\n"
     newest = (await cli.quick("events", "check", "support.licensing", "--stored", "--limit", "3", "--json")).done().json
