@@ -282,6 +282,7 @@ def test_scheme_of_the_address_selects_the_sink(url: str, kind: type) -> None:
         ("ftp://example.com", {}, "of no known kind"),
         ("nats://user:secret@host", {"speed": 1}, "nats://host has no option 'speed'"),
         ("redis://localhost", {"max_length": 0}, "max_length 0"),
+        ("redis://localhost", {"max_length": True}, "max_length True"),
         ("redis://localhost:port/0", {}, "the address of Redis is wrong"),
         ("amqp://localhost", {"exchange": 1}, "exchange 1"),
         ("kafka://localhost", {"config": {"acks": 1}}, "'acks', which the sink sets itself"),

@@ -182,6 +182,7 @@ async def test_impossible_request_is_given_up(target: str, headers: dict[str, st
         ({"secrets": ["short"]}, "shorter than 16 bytes"),
         ({"secrets": ["whsec_not base64"]}, "not base64"),
         ({"connections": 0}, "connections 0"),
+        ({"connections": True}, "connections True"),
         ({"timeout": "soon"}, "timeout 'soon'"),
     ],
 )

@@ -61,6 +61,16 @@ def test_handler_with_an_unknown_parameter_is_refused(bus: Bus) -> None:
     bus.subscribe("t")(with_default)
 
 
+def test_unknown_option_is_refused(bus: Bus) -> None:
+    """A misspelt option fails where the handler or the group is registered, and the error lists the options."""
+    register: Any = bus.subscribe
+    with pytest.raises(TypeError, match=r"no option 'concurency': there are concurrency, .*look_back"):
+        register("t", concurency=2)
+    group: Any = bus.group
+    with pytest.raises(TypeError, match=r"no option 'start': there are concurrency, .*catch_up"):
+        group("g", "t", start="FROM_NOW")
+
+
 def test_second_parameter_by_position_only_is_refused(bus: Bus) -> None:
     """Parameters after the payload are passed by name."""
 
