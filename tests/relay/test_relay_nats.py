@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import json
+import secrets
 import sys
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import nats
+import nkeys
 import pytest
 from nats.js.api import AckPolicy, ConsumerConfig, DiscardPolicy
+from nkeys import PREFIX_BYTE_ACCOUNT, PREFIX_BYTE_OPERATOR, PREFIX_BYTE_USER
 
+from bench.peers import servers
 from bench.peers.servers import Server
 from postbus import Ack, Bus, DeadLetter, InvalidOption, Release, Retry, SinkUnavailable
 from postbus.relay import NatsSink, NotNow
@@ -135,51 +138,73 @@ async def test_subject_of_another_stream_is_refused(nats_server: Server) -> None
     assert "expected stream does not match" in str(told.error)
 
 
-CREDENTIALS = """-----BEGIN NATS USER JWT-----
-the-token-of-the-user
-------END NATS USER JWT------
+class Identity:
+    """A key pair of NATS, which signs the tokens of others."""
 
------BEGIN USER NKEY SEED-----
-the-key-of-the-user
-------END USER NKEY SEED------
-"""
+    def __init__(self, prefix: int) -> None:
+        self.seed = nkeys.encode_seed(secrets.token_bytes(32), prefix)
+        self._pair = nkeys.from_seed(self.seed)
+        self.name = self._pair.public_key.decode()
+
+    def token_for(self, subject: Identity, **claims: Any) -> str:
+        """Return a JWT in which this identity vouches for another."""
+        body = {
+            "jti": secrets.token_hex(8),
+            "iat": int(time.time()),
+            "iss": self.name,
+            "sub": subject.name,
+            "name": "x",
+        }
+        parts = ({"typ": "JWT", "alg": "ed25519-nkey"}, {**body, "nats": {"version": 2, **claims}})
+        signed = ".".join(_in_base64(json.dumps(part).encode()) for part in parts)
+        return f"{signed}.{_in_base64(self._pair.sign(signed.encode()))}"
 
 
-class _Key:
-    """Signs as a key of the package nkeys does, whose algorithm does not matter here."""
-
-    def __init__(self, seed: bytes) -> None:
-        self._seed = bytes(seed)
-
-    def sign(self, nonce: bytes) -> bytes:
-        return b"%b by %b" % (nonce, self._seed)
-
-    def wipe(self) -> None:
-        """Forget nothing: the key is none."""
+def _in_base64(text: bytes) -> str:
+    return base64.urlsafe_b64encode(text).rstrip(b"=").decode()
 
 
-async def test_credentials_are_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The sink shows the server the token in the file, and signs its nonce with the key in the file."""
-    monkeypatch.setitem(sys.modules, "nkeys", SimpleNamespace(from_seed=_Key))
-    (tmp_path / "user.creds").write_text(CREDENTIALS)
-    shown: list[dict[str, Any]] = []
+@asynccontextmanager
+async def server_with_accounts(credentials: Path) -> AsyncIterator[Server]:
+    """Start a server that trusts an operator, and write the credentials of a user of one of its accounts."""
+    operator, user = Identity(PREFIX_BYTE_OPERATOR), Identity(PREFIX_BYTE_USER)
+    account, system = Identity(PREFIX_BYTE_ACCOUNT), Identity(PREFIX_BYTE_ACCOUNT)
+    limits = dict.fromkeys(("subs", "data", "payload", "imports", "exports", "conn", "leaf"), -1)
+    limits |= dict.fromkeys(("mem_storage", "disk_storage", "streams", "consumer"), -1)
+    of_account = operator.token_for(account, type="account", limits={**limits, "wildcards": True})
+    of_system = operator.token_for(system, type="account", limits={**limits, "mem_storage": 0, "disk_storage": 0})
+    trust = f"""
+        operator: "{operator.token_for(operator, type="operator")}"
+        system_account: {system.name}
+        resolver: MEMORY
+        resolver_preload: {{ {account.name}: "{of_account}", {system.name}: "{of_system}" }}
+    """
+    token = account.token_for(user, type="user", subs=-1, data=-1, payload=-1)
+    credentials.write_text(
+        f"-----BEGIN NATS USER JWT-----\n{token}\n------END NATS USER JWT------\n\n"
+        f"-----BEGIN USER NKEY SEED-----\n{user.seed.decode()}\n------END USER NKEY SEED------\n"
+    )
+    async with servers.nats(trust) as server:
+        yield server
 
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(b'INFO {"auth_required": true, "nonce": "n-1", "max_payload": 1048576, "headers": true}\r\n')
-        while line := await reader.readline():
-            if line.startswith(b"CONNECT"):
-                shown.append(json.loads(line.removeprefix(b"CONNECT")))
-            elif line.startswith(b"PING"):
-                writer.write(b"PONG\r\n")
-        writer.close()
 
-    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
-        port = server.sockets[0].getsockname()[1]
-        async with opened(NatsSink(f"nats://127.0.0.1:{port}", credentials=str(tmp_path / "user.creds"))):
-            (options,) = shown
+async def test_credentials_let_the_sink_in(tmp_path: Path) -> None:
+    """A server that trusts accounts takes messages with the user's credentials, and refuses a sink without any."""
+    credentials = tmp_path / "user.creds"
+    async with server_with_accounts(credentials) as server:
+        with pytest.raises(SinkUnavailable, match="Authorization"):
+            await NatsSink(server.address).open()
+        client = await nats.connect(server.address, user_credentials=str(credentials))
+        await client.jetstream().add_stream(name="ORDERS", subjects=["orders"])
+        await client.close()
+        async with opened(NatsSink(server.address, credentials=str(credentials))) as sink:
+            assert await sink.send([parcel("orders")]) == [Ack()]
 
-    signature = base64.urlsafe_b64decode(options["sig"] + "==")
-    assert (options["jwt"], signature) == ("the-token-of-the-user", b"n-1 by the-key-of-the-user")
+
+def test_missing_credentials_are_named(tmp_path: Path) -> None:
+    """A path that leads nowhere is no server that is away."""
+    with pytest.raises(InvalidOption, match=r"credentials .*nowhere.creds"):
+        NatsSink(credentials=str(tmp_path / "nowhere.creds"))
 
 
 def test_credentials_need_the_package_that_signs(monkeypatch: pytest.MonkeyPatch) -> None:

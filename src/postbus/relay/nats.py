@@ -7,6 +7,7 @@ import itertools
 import json
 import logging
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from postbus._runtime.log_events import event
@@ -56,6 +57,11 @@ class NatsSink:
         self._nats: Any = client("nats", "nats")
         if credentials is not None:
             client("nkeys", "nats")  # signs with the key in the file
+            if not Path(credentials).is_file():
+                raise InvalidOption(
+                    f"there is no file with credentials {credentials}",
+                    remedy="name the file that `nsc generate creds` has written",
+                )
         self._url = url
         self._stream = stream
         self._credentials = credentials
