@@ -77,9 +77,10 @@ class NatsSink:
     async def open(self) -> None:
         await self.close()
         options = {} if self._credentials is None else {"user_credentials": self._credentials}
+        opening = self._nats.NATS()
         try:
             # No reconnecting: messages that are left in the client's buffer would overtake those that are sent again.
-            self._client = await self._nats.connect(
+            await opening.connect(
                 self._url.split(","),
                 allow_reconnect=False,
                 max_reconnect_attempts=1,  # also limits the first attempts to connect
@@ -89,14 +90,18 @@ class NatsSink:
                 error_cb=_ignore,
                 **options,
             )
-            self._inbox = self._client.new_inbox()
-            await self._client.subscribe(f"{self._inbox}.*", cb=self._was_answered)
+            self._inbox = opening.new_inbox()
+            await opening.subscribe(f"{self._inbox}.*", cb=self._was_answered)
+            self._client = opening
         except (self._nats.errors.Error, OSError) as error:
             raise SinkUnavailable(f"NATS does not answer: {type(error).__name__}: {error}") from error
         except ValueError as error:
             raise InvalidOption(
                 f"the address of NATS is wrong: {error}", remedy="give one such as nats://host:4222"
             ) from error
+        finally:
+            if self._client is None:
+                await opening.close()
 
     async def close(self) -> None:
         client_to_close, self._client = self._client, None
