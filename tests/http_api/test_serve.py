@@ -62,7 +62,7 @@ async def test_server_runs_until_a_signal(cli: Cli) -> None:
 async def test_open_server_refuses_a_public_address(cli: Cli) -> None:
     """The error says what to do instead; a port that is in use is reported too."""
     refused = (await cli("serve", "--host", "0.0.0.0", "--json")).failed(4).error
-    assert "nobody would be asked" in refused["message"]
+    assert "there is no authentication" in refused["message"]
     assert "--auth" in refused["remedy"]
     async with served(cli) as (_, url):
         taken = (await cli("serve", "--port", url.rpartition(":")[2], "--json")).failed(4).error

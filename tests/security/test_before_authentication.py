@@ -388,7 +388,7 @@ def test_readyz_tells_strangers_nothing_of_the_database(target: Served, server: 
         finally:
             conn.execute("alter function postbus.hidden() rename to schema_state")
     assert "postbus." not in told["detail"]
-    assert told["remedy"] == "see its log"
+    assert told["remedy"] == "see the log of the server"
 
 
 @pytest.mark.parametrize("where", ["headers", "body"])

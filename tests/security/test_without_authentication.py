@@ -135,16 +135,16 @@ def test_open_server_warns_that_everybody_is_an_admin(base: str, target: Served)
 @pytest.mark.parametrize(
     ("given", "refusal"),
     [
-        ({"host": "0.0.0.0"}, "nobody would be asked"),
-        ({"host": "::"}, "nobody would be asked"),
-        ({"host": "0.0.0.0", "trusted_proxies": ("10.0.0.7",)}, "nobody would be asked"),
+        ({"host": "0.0.0.0"}, "there is no authentication"),
+        ({"host": "::"}, "there is no authentication"),
+        ({"host": "0.0.0.0", "trusted_proxies": ("10.0.0.7",)}, "there is no authentication"),
         ({"cors_origins": ("*",)}, "every web page"),
-        ({"cors_origins": ("app.example.org",)}, "no origin"),
-        ({"cors_origins": ("https://app.example.org/",)}, "no origin"),
-        ({"cors_origins": ("https://user@app.example.org",)}, "no origin"),
-        ({"trusted_proxies": ("proxy.example.org",)}, "no address"),
-        ({"trusted_proxies": ("10.0.0.1/8",)}, "no address"),
-        ({"trusted_proxies": ("*",)}, "no address"),
+        ({"cors_origins": ("app.example.org",)}, "not the origin"),
+        ({"cors_origins": ("https://app.example.org/",)}, "not the origin"),
+        ({"cors_origins": ("https://user@app.example.org",)}, "not the origin"),
+        ({"trusted_proxies": ("proxy.example.org",)}, "not an address"),
+        ({"trusted_proxies": ("10.0.0.1/8",)}, "not an address"),
+        ({"trusted_proxies": ("*",)}, "not an address"),
     ],
     ids=str,
 )
@@ -159,7 +159,7 @@ def test_settings_that_would_open_the_server_are_refused(given: dict[str, Any], 
     ("options", "refusal"),
     [
         (("--unix-socket", "/" + "x" * 200), "too long"),
-        (("--unix-socket", "/dev/null"), "is no socket"),
+        (("--unix-socket", "/dev/null"), "is not a socket"),
         (("--unix-socket", "/none/such/folder/s"), "cannot listen"),
         (("--unix-socket", "/tmp/x", "--unix-socket-mode", "999"), "no mode"),
         (("--unix-socket", "/tmp/x", "--host", "0.0.0.0", "--auth"), "neither host nor port"),
@@ -266,7 +266,7 @@ def test_existing_file_is_not_replaced_by_the_socket(base: str, folder: Path) ->
     path, kept = folder / "socket", folder / "kept"
     kept.write_text("mine")
     path.symlink_to(kept)
-    assert "is no socket" in refused(base, path)
+    assert "is not a socket" in refused(base, path)
     assert kept.read_text() == "mine"
     path.unlink()
     with socket.socket(socket.AF_UNIX) as dead:

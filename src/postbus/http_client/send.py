@@ -22,7 +22,7 @@ from postbus.errors import InvalidInput, InvalidOption
 from postbus.http_client.wire import Answer, Wire, path_of
 from postbus.message import Outgoing
 
-_MAX_BATCHERS = 1000  # beyond that, those that are idle are forgotten
+_MAX_BATCHERS = 1000  # beyond that, idle ones are forgotten
 
 
 class WireMessage(msgspec.Struct, omit_defaults=True, kw_only=True):
@@ -87,7 +87,7 @@ class HttpSender:
 
 
 class SendBudget:
-    """Bounds what is unanswered. Calls beyond the bounds wait, in their order."""
+    """Limits the messages that are unanswered. Calls beyond the limits wait, in their order."""
 
     def __init__(self, most: int, most_bytes: int) -> None:
         if most < 1 or most_bytes < 1:
@@ -139,7 +139,7 @@ class SendBudget:
 def as_outgoing(messages: Iterable[Any]) -> list[Outgoing]:
     """Payloads and `Outgoing` messages, all as `Outgoing`."""
     if isinstance(messages, str | bytes | Mapping):
-        raise InvalidInput(f"messages are one {type(messages).__name__}", remedy="give a list of messages")
+        raise InvalidInput(f"messages is a {type(messages).__name__}", remedy="give a list of messages")
     return [one if isinstance(one, Outgoing) else Outgoing(payload=one) for one in messages]
 
 

@@ -22,7 +22,7 @@ except ModuleNotFoundError as error:
 _NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 _CHECK_SERVER = "check that the server runs and that its address is right"
 _MAX_CONNECTIONS = 1000
-_PASSING = (429, 503)  # the server did nothing, and may do it later
+_PASSING = (429, 503)  # the server did nothing; a later request may succeed
 _OF_PROXIES = (502, 504)  # proxies do not know what the server did
 
 
@@ -62,14 +62,17 @@ class Wire:
         if not url.startswith(("http://", "https://", "unix:/")):
             raise InvalidOption(
                 f"{url!r} is not the address of a server",
-                remedy="use one such as http://127.0.0.1:8472 or unix:/run/postbus.sock",
+                remedy="give one such as http://127.0.0.1:8472 or unix:/run/postbus.sock",
             )
         if token is not None and not token.isascii():
             raise InvalidOption(
                 "the token has characters that no token has", remedy="give it as `tokens create` printed it"
             )
         if timeout <= 0 or patience < 0:
-            raise InvalidOption(f"timeout {timeout} or patience {patience} is out of range", remedy="give seconds")
+            raise InvalidOption(
+                f"timeout {timeout} or patience {patience} is out of range",
+                remedy="give a timeout above 0, and a patience of 0 or more",
+            )
         self._patience = patience
         self._timeout = timeout
         limits = httpx.Limits(max_connections=_MAX_CONNECTIONS, max_keepalive_connections=20)

@@ -1,4 +1,4 @@
-"""The application: all routes, and what they share."""
+"""The application: its routes, and the state that they share."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def new_context(bus: Bus, settings: ServerSettings) -> ServerContext:
 
 
 def make_app(server: ServerContext) -> tuple[ASGIApp, Litestar]:
-    """The application, and what is behind its front door."""
+    """The application with its first checks, and the application behind them."""
     origins = list(server.settings.cors_origins)
     routes = [route for part in PARTS for route in part.ROUTES]
     inner = Litestar(
@@ -57,7 +57,7 @@ def make_app(server: ServerContext) -> tuple[ASGIApp, Litestar]:
             HTTPException: problems.of_framework,
             Exception: problems.unexpected,
         },
-        openapi_config=None,  # it would bring pages that load scripts from elsewhere: see pages
+        openapi_config=None,  # Litestar's pages load scripts from elsewhere: see pages
         cors_config=CORSConfig(allow_origins=origins, expose_headers=["retry-after"]) if origins else None,
         request_max_body_size=server.settings.limits.max_body,
         pdb_on_exception=False,

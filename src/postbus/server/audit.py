@@ -16,7 +16,7 @@ from postbus.server.views.base import view
 
 _Id = QueryParameter(pattern="^[0-9]{1,18}$", description="Only entries with a lower id.")
 _Actor = QueryParameter(description="A part of the login, the role or the actor.")
-_Action = QueryParameter(description="An action, such as topic.set; or topic, for all of that kind.")
+_Action = QueryParameter(description="An action, such as topic.set, or a kind of actions, such as topic.")
 
 
 @route("GET", "/v1/audit", tag="audit")

@@ -15,25 +15,25 @@ from postbus.server.rights import ROLES, Right, held_by
 from postbus.server.token_uses import TokenUses
 from postbus.server.wrong_tokens import Parts, Row, TokenLookups, WrongTokens
 
-_REMEMBERED = 5.0  # seconds that a token goes on to work after it was revoked
+_REMEMBERED = 5.0  # seconds for which a revoked token still works
 _MOST_REMEMBERED = 10_000
 
 
 class Caller(msgspec.Struct, frozen=True):
-    """Somebody who calls the server."""
+    """A caller of the server."""
 
     name: str
-    """What its limits are counted by."""
+    """The name under which its requests are counted."""
     roles: frozenset[str]
-    """As they were given: see `held_by` for what they include."""
+    """The roles that it was given. `held_by` adds those that they include."""
     topics: tuple[str, ...]
-    """Patterns: * stands for any text."""
+    """Patterns, in which * stands for any text."""
     groups: tuple[str, ...]
-    """Patterns, too."""
+    """Patterns as well."""
     actor: str
-    """What the audit log shows."""
+    """The name that the audit log shows."""
     sees_payloads: bool
-    """Whether it is shown what publishers and handlers have written: payloads, headers, keys, errors."""
+    """Whether it may see what publishers and handlers wrote: payloads, headers, keys, errors."""
 
     def check(self, right: Right) -> None:
         """Refuse a caller that lacks a role for a route, or whose limits exclude it altogether."""
@@ -50,7 +50,8 @@ class Caller(msgspec.Struct, frozen=True):
         needed = " or ".join(roles)
         if not self.roles.isdisjoint(roles):
             raise NotAllowed(
-                f"the token is without payloads, and the role {needed} brings them", remedy="use a token with payloads"
+                f"a token without payloads cannot use the role {needed}, which shows them",
+                remedy="use a token with payloads",
             )
         raise NotAllowed(
             f"the token lacks the role {needed}: it has {', '.join(sorted(self.roles)) or 'none'}",
@@ -78,8 +79,8 @@ class Caller(msgspec.Struct, frozen=True):
     def check_all_topics(self) -> None:
         if not self.has_all_topics:
             raise NotAllowed(
-                f"this may concern any topic, and the token's topics are {', '.join(self.topics) or 'none'}",
-                remedy="name one topic after the other, or use a token for all topics",
+                f"the request may affect any topic, and the token's topics are {', '.join(self.topics) or 'none'}",
+                remedy="name one topic in each request, or use a token for all topics",
             )
 
     @property
@@ -87,11 +88,11 @@ class Caller(msgspec.Struct, frozen=True):
         return "*" in self.groups
 
     def sees_group(self, group: str | None) -> bool:
-        """Whether a group is one of the caller's. A QUEUE has none, and is a matter of topics alone."""
+        """Whether a group is one of the caller's. A QUEUE has no group, so only its topic counts."""
         return group is None or any(matches(pattern, group) for pattern in self.groups)
 
     def check_group(self, group: str | None) -> None:
-        """Refuse to do something for a group that is not the caller's, or for none where it has only some."""
+        """Refuse a group that is not the caller's. Without a group, refuse a caller that is limited to some."""
         if group is None:
             self.check_all_groups()
         elif not self.sees_group(group):
@@ -103,13 +104,13 @@ class Caller(msgspec.Struct, frozen=True):
     def check_all_groups(self) -> None:
         if not self.has_all_groups:
             raise NotAllowed(
-                f"this is not a matter of one group, and the token's groups are {', '.join(self.groups) or 'none'}",
+                f"the request is not for one group, and the token's groups are {', '.join(self.groups) or 'none'}",
                 remedy="name one of these groups, or use a token for all groups",
             )
 
 
 EVERYBODY = Caller("everybody", frozenset(ROLES), ("*",), ("*",), "http:everybody", sees_payloads=True)
-"""Who calls a server that asks nobody."""
+"""The caller of a server without authentication."""
 
 
 def matches(pattern: str, name: str) -> bool:
@@ -120,23 +121,23 @@ def matches(pattern: str, name: str) -> bool:
     *middle, last = rest
     if len(name) < len(first) + len(last) or not name.startswith(first) or not name.endswith(last):
         return False
-    place, end = len(first), len(name) - len(last)
+    begin, end = len(first), len(name) - len(last)
     for part in middle:
-        place = name.find(part, place, end)
-        if place < 0:
+        begin = name.find(part, begin, end)
+        if begin < 0:
             return False
-        place += len(part)
+        begin += len(part)
     return True
 
 
 class Verifier(Protocol):
-    """Knows callers by what somebody else has signed for them."""
+    """Finds the caller of a token that somebody else has signed."""
 
     async def caller(self, token: str) -> Caller: ...
 
 
 class Authenticator:
-    """Tells callers by their tokens."""
+    """Finds the caller that a token belongs to."""
 
     def __init__(self, store: Callable[[], Awaitable[Store]], *, is_open: bool, verifier: Verifier | None) -> None:
         self._store = store
@@ -161,7 +162,7 @@ class Authenticator:
             return caller
         is_suspect = self._wrong_tokens.is_suspect(address)
         try:
-            # A token that was valid a while ago is not made to wait for the sake of its neighbours.
+            # A token that was valid a while ago does not wait because others at its address send wrong ones.
             return await self._find(token, parts, is_suspect=is_suspect and until is None)
         except NotAuthenticated:
             self._wrong_tokens.note(address)
@@ -170,7 +171,7 @@ class Authenticator:
             raise
 
     async def _find(self, token: str, parts: Parts | None, *, is_suspect: bool) -> Caller:
-        """Whose token this is. With wrong ones of a suspect address it takes its time."""
+        """Find the caller of a token. Wrong tokens from a suspect address are answered late."""
         if parts is not None:
             row = await self._lookups.ask(parts) if is_suspect else (await self._rows([parts])).get(parts)
             return self._remember(parts, row)
@@ -184,7 +185,7 @@ class Authenticator:
             raise
 
     async def refused(self, authorizations: Collection[str]) -> set[str]:
-        """Those of these headers that do not work any more, found by one statement."""
+        """The headers that no longer work. One statement checks all tokens."""
         tokens = {one: one.partition(" ")[2].strip() for one in authorizations}
         parts_of = {one: token_parts(token) for one, token in tokens.items()}
         known = [parts for parts in parts_of.values() if parts is not None]
@@ -201,14 +202,14 @@ class Authenticator:
         return refused
 
     async def close(self) -> None:
-        """Look up no more."""
+        """Stop looking tokens up."""
         await self._lookups.close()
 
     async def _rows(self, tokens: Sequence[Parts]) -> dict[Parts, Row]:
         return await (await self._store()).check_tokens(tokens)
 
     def _remember(self, parts: Parts, row: Row | None) -> Caller:
-        """A caller, as the database knows it. Refuses a token without a row."""
+        """Remember the caller that a row describes. Refuses a token without a row."""
         if row is None:
             self._known.pop(parts, None)
             raise _unknown()

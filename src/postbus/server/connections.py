@@ -1,7 +1,7 @@
-"""Connections of clients: what the server reads before it knows a caller is bounded in bytes, in number and in time.
+"""Connections of clients. Before the server knows a caller, it limits bytes, connections and time.
 
 uvicorn limits none of these, so its protocol is extended here. A connection belongs to a stranger until a request on it
-has been authenticated. Strangers have room of their own: however many they open, authenticated clients get in.
+has been authenticated. Strangers have slots of their own, so they cannot keep authenticated clients out.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ KEY = "postbus.connection"
 """The key of the connection in the state of a request."""
 _LONG_HEAD = f"address and headers have more than {MOST_HEAD_BYTES} bytes"
 _MOST_PIPELINED = 100
-_SLOWEST = 16 << 10  # bytes of a body per second, beyond the time that each body has
-_FRAMING = 16  # bytes that may come for each byte of a body, since chunks have headers and extensions, …
-_MOST_FRAMING = 1 << 20  # … and beyond that
-_STALLED = 30.0  # seconds that a client may read nothing of an answer
+_SLOWEST = 16 << 10  # bytes of a body for which its client has another second
+_FRAMING = 16  # bytes that a client may send for each byte of a body, because chunks have headers, …
+_MOST_FRAMING = 1 << 20  # … and bytes beyond these
+_STALLED = 30.0  # seconds for which a client may read nothing of an answer
 _LINGERING = 1.0  # seconds for a refused client to read why, before its connection is closed
 _MOST_DISCARDED = 1 << 20  # bytes that a refused client may still send
-_DRAINING = 2.0  # seconds for a client to stop sending a body whose request was answered already
+_DRAINING = 2.0  # seconds for a client to finish the body of a request that was answered already
 _TICK = 0.5  # seconds between two looks at all connections
 
 
 @dataclass
 class ConnectionSlots:
-    """The connections of a server: those of strangers in the order in which they came, and those of known callers."""
+    """The connections of a server: those of strangers, the oldest first, and those of known callers."""
 
     limits: ConnectionLimits
     strangers: dict[Connection, None] = field(default_factory=dict)
     known: dict[Connection, None] = field(default_factory=dict)
 
     def enter(self, newcomer: Connection) -> None:
-        """Let a stranger in. If there are too many, the one that came first has to leave."""
+        """Add a connection, a stranger's at first. If there are too many, close the oldest of strangers."""
         self.strangers[newcomer] = None
         if len(self.strangers) + len(self.known) > self.limits.connections + self.limits.spare:
             oldest = next(iter(self.strangers))
@@ -53,7 +53,7 @@ class ConnectionSlots:
             oldest.hang_up()
 
     def become_known(self, connection: Connection) -> None:
-        """A request was authenticated. If all places are taken, an idle connection has to leave."""
+        """Note that a request was authenticated. If known callers have all their slots, close an idle one."""
         if connection in self.known or connection not in self.strangers:
             return
         if len(self.known) >= self.limits.connections:
@@ -92,15 +92,15 @@ class Connection(HttpToolsProtocol):
         super().__init__(config, server_state, app_state={})
         self.slots = slots
         self._reading_since: float | None = None
-        """When the client began with a request that it has not sent completely; None while none is expected."""
+        """When the client began to send the current request; None if it has sent all of it."""
         self._in_head = True
         self._head_bytes = 0
         self._headers = 0
         self._body_bytes = 0
         self._raw_bytes = 0
-        """Bytes of the head or body that is being read, without those that came together with what was before it."""
+        """Bytes of the current head or body, except those that arrived in one piece with the part before it."""
         self._problem: tuple[PostbusError, int | None] | None = None
-        self._is_deaf = False
+        self._ignores_input = False
         self._discarded = 0
         self._is_refused = False
         self._unsent = 0
@@ -118,7 +118,7 @@ class Connection(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        if self._is_deaf:
+        if self._ignores_input:
             self._discard(len(data))
             return
         self._unset_keepalive_if_required()
@@ -128,17 +128,17 @@ class Connection(HttpToolsProtocol):
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade:
-            # Nothing but HTTP/1.1 is spoken here: the request is answered, and what follows is not read.
-            self._is_deaf, self._reading_since = True, None
+            # Only HTTP/1.1 is served: answer the request, and ignore what follows.
+            self._ignores_input, self._reading_since = True, None
             self.end_after_answer()
         except httptools.HttpParserError:
-            not_http = InvalidInput("this is not a request of HTTP/1.1", remedy="see RFC 9112")
+            not_http = InvalidInput("this is not an HTTP/1.1 request", remedy="send one: see RFC 9112")
             self.refuse(*(self._problem or (not_http, None)))
         else:
             self._check_raw()
 
     def _discard(self, count: int) -> None:
-        """Let a refused client finish sending, so that it reads the refusal; but not without end."""
+        """Ignore what a refused client goes on to send, so that it can read the refusal. Abort if that is too much."""
         self._discarded += count
         if self._discarded > _MOST_DISCARDED:
             self.transport.abort()
@@ -150,7 +150,9 @@ class Connection(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         if len(self.pipeline) >= _MOST_PIPELINED:
-            self._fail(RequestTooLarge("too many requests at once", remedy="wait for answers"))
+            self._fail(
+                RequestTooLarge(f"{_MOST_PIPELINED} requests wait for answers already", remedy="wait for answers")
+            )
         super().on_message_begin()
         self.scope["state"][KEY] = self
         if self._reading_since is None:
@@ -197,7 +199,7 @@ class Connection(HttpToolsProtocol):
         raise error
 
     def _check_raw(self) -> None:
-        """Count what the parser does not tell of: a header that does not end, and extensions of chunks."""
+        """Limit what the parser does not report: a header that does not end, and extensions of chunks."""
         if self._reading_since is None:
             return
         if self._in_head and self._raw_bytes > MOST_HEAD_BYTES:
@@ -205,7 +207,7 @@ class Connection(HttpToolsProtocol):
         elif not self._in_head and self._raw_bytes > _MOST_FRAMING + _FRAMING * self._body_bytes:
             self.refuse(RequestTooLarge("the chunks of the body are mostly framing", remedy="send larger chunks"))
 
-    # what ends it
+    # ending
 
     @property
     def is_idle(self) -> bool:
@@ -226,25 +228,25 @@ class Connection(HttpToolsProtocol):
             self.transport.close()
 
     def refuse(self, error: PostbusError, status: int | None = None) -> None:
-        """Say why the request is not taken, and read nothing more. The connection is closed a moment later."""
+        """Answer with an error, and ignore further input. The connection is closed a moment later."""
         if self._is_refused or self.transport.is_closing():
             return
-        self._is_deaf = self._is_refused = True
+        self._ignores_input = self._is_refused = True
         self._reading_since = time.monotonic()
         self._unset_keepalive_if_required()
         cycle = self.cycle
         if cycle is not None and not cycle.response_complete:
             if self._in_head or cycle.response_started or self.pipeline:
-                # The answer to an earlier request is due first. A client would take the refusal for it.
+                # An earlier request must be answered first: its client would take the refusal for that answer.
                 self.transport.abort()
                 return
             cycle.disconnected = True
             cycle.message_event.set()
-        self.transport.write(self._told(error, status))
+        self.transport.write(self._refusal(error, status))
         if self.transport.can_write_eof():
             self.transport.write_eof()
 
-    def _told(self, error: PostbusError, status: int | None) -> bytes:
+    def _refusal(self, error: PostbusError, status: int | None) -> bytes:
         answer = problem(error, status=status)
         phrase = HTTPStatus(answer.status_code or 400)
         headers = [
@@ -275,15 +277,17 @@ class Connection(HttpToolsProtocol):
                 self.hang_up()
         elif self._in_head:
             if seconds > limits.head_timeout:
-                self._say_late("address and headers", limits.head_timeout)
+                self._refuse_late("address and headers", limits.head_timeout)
         elif self.cycle is not None and self.cycle.response_complete:
             if seconds > _DRAINING:
                 self.hang_up()
         elif seconds > limits.body_timeout + self._body_bytes / _SLOWEST:
-            self._say_late("the body", limits.body_timeout)
+            self._refuse_late("the body", limits.body_timeout)
 
-    def _say_late(self, part: str, seconds: float) -> None:
-        late = NotServed(f"{part} did not arrive within {seconds:g} seconds", remedy="send the request at once")
+    def _refuse_late(self, part: str, seconds: float) -> None:
+        late = NotServed(
+            f"{part} did not arrive within {seconds:g} seconds", remedy="send the whole request without pauses"
+        )
         self.refuse(late, HTTPStatus.REQUEST_TIMEOUT)
 
 

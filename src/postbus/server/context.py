@@ -42,13 +42,13 @@ class ServerContext:
     readiness: Readiness
     polls: LongPolls = field(default_factory=LongPolls)
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set when the server is told to end: nobody goes on waiting."""
+    """Set when the server is to end. Requests that wait then end."""
     webhooks_changed: Callable[[], Awaitable[None]] = _nothing
 
 
 @dataclass(frozen=True)
 class Call:
-    """A request, once it is known who sends it."""
+    """A request whose caller is known."""
 
     server: ServerContext
     caller: Caller
@@ -56,11 +56,14 @@ class Call:
     address: str = ""
 
     async def check_again(self) -> None:
-        """Refuse a caller whose token does not work any more."""
+        """Refuse a caller whose token no longer works."""
         await self.server.authenticator.caller(self.authorization, self.address)
 
     async def check_leases(self, tokens: Iterable[UUID]) -> None:
-        """Refuse leases of topics and groups that the caller lacks. One that is over is told as lost, elsewhere."""
+        """Refuse leases of topics and groups that the caller lacks.
+
+        A lease that has ended passes: its settlement reports it as lost.
+        """
         caller = self.caller
         if caller.has_all_topics and caller.has_all_groups:
             return
@@ -81,15 +84,15 @@ class Call:
 
     @property
     def admin(self) -> Admin:
-        """For what the audit log shows as done by the caller."""
+        """The admin whose actions the audit log shows under the caller's name."""
         return self.server.bus.admin.acting_as(shown_actor(self.caller.actor))
 
     async def store(self) -> Store:
-        """The same, below `admin`."""
+        """The store whose actions the audit log shows under the caller's name."""
         return (await self.server.bus.connect()).acting_as(shown_actor(self.caller.actor))
 
 
 def call_of(request: Request[Any, Any, Any]) -> Call:
-    """The call that the guard has let in."""
+    """The call that `let_in` has accepted."""
     call: Call = request.state.call
     return call

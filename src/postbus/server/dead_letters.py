@@ -35,7 +35,7 @@ async def list_dead_letters(
     """Dead letters of a topic, or of one of its groups, by id. Go on with next as cursor."""
     if group is not None:
         call.caller.check_group(group)
-    await call.admin.semantics(topic)  # refuses one that is not there
+    await call.admin.semantics(topic)  # refuses a topic that does not exist
     return await _page(call, after_id, cursor, limit, topic, group)
 
 
@@ -56,7 +56,7 @@ async def _page(
 async def show_dead_letter(
     call: InCall, topic: TopicName, message_id: MessageId, group: FromQuery[str | None] = None
 ) -> DeadLetterView:
-    """One dead letter, with reason and last error; group says whose, where several groups gave it up."""
+    """A dead letter, with its reason and last error. Give group if several groups gave the message up."""
     if group is not None:
         call.caller.check_group(group)
     found = await call.admin.dead_letter(int(message_id), topic=topic, group=group, groups=call.caller.groups)
@@ -87,10 +87,10 @@ async def purge_dead_letters(call: InCall, topic: TopicName, data: JSONBody[Purg
 
 
 def _check_filters(call: InCall, data: RedriveBody) -> None:
-    """Counting what fits a text tells the text, a letter at a time."""
+    """Refuse filters on withheld text: counting matches would reveal it letter by letter."""
     if not call.caller.sees_payloads and (data.reason_like is not None or data.key is not None):
         raise NotAllowed(
-            "the token is without payloads, and sees neither reasons nor keys",
+            "a token without payloads cannot filter by reasons or keys",
             remedy="choose by ids, died_after, died_before and max_count, or use a token with payloads",
         )
 

@@ -15,15 +15,15 @@ import postbus
 from postbus.server.routing import COMMON
 
 ROLES = "x-postbus-roles"
-"""Of an operation: the roles of which a caller needs one."""
+"""The field of an operation with its roles, of which a caller needs one."""
 _ABOUT = (
-    "Transactional messaging inside PostgreSQL. Ids are texts, since they have up to 64 bits, which JavaScript's "
-    "numbers do not; durations are seconds, or texts such as 30s when they are given."
+    "Transactional messaging inside PostgreSQL. Ids are texts, because they have up to 64 bits and JavaScript's "
+    "numbers have fewer. Durations are seconds. In requests they may also be texts such as 30s."
 )
 
 
 def describe(routes: Sequence[HTTPRouteHandler]) -> dict[str, Any]:
-    """The document. It is made by an application that serves nothing: Litestar would add pages to one that does."""
+    """The document. An application of its own makes it: Litestar would add pages to the one that serves."""
     app = Litestar(
         routes,
         openapi_config=OpenAPIConfig(

@@ -16,15 +16,15 @@ from postbus.server.views.messages import BrowsedMessage, message_view
 
 _EVERY = 0.25  # seconds between two looks
 _AWAY = 2.0  # seconds between two looks while the database is away
-_WHO = 1.0  # seconds after which it is asked again before an event whether the caller may still follow
-_SIGN_OF_LIFE = 15.0  # seconds after which something is said, so that a dead connection is noticed
+_WHO = 1.0  # seconds after which the caller's token is checked again before an event
+_SIGN_OF_LIFE = 15.0  # seconds without events after which a comment is sent, to notice a dead connection
 
 
 async def follow(call: Call, topic: str, last_event_id: str | None) -> AsyncIterator[bytes]:
     """Each new message as an event.
 
-    An event's id tells up to where all was found, so who goes on from there misses nothing; what came in the last
-    seconds before the break may come again.
+    All messages up to an event's id were sent, so a client that goes on from it misses nothing; messages from the last
+    seconds before the break may be sent again.
     """
     refused = asyncio.Event()
     with (
@@ -61,7 +61,7 @@ async def follow(call: Call, topic: str, last_event_id: str | None) -> AsyncIter
 
 
 def _event(found_up_to: SortKey, message: BrowsedMessage) -> bytes:
-    # A payload goes out as it came, and may be written on several lines.
+    # A payload is sent as it was pushed, so it may have several lines.
     data = msgspec.json.encode(message).replace(b"\r", b" ").replace(b"\n", b"\ndata: ")
     return b"id: %d.%d\nevent: message\ndata: %b\n\n" % (found_up_to[0], max(found_up_to[1], 0), data)
 

@@ -1,4 +1,4 @@
-"""Routes: groups, their life cycle, and the history that they work through."""
+"""Routes: groups, their life cycle, and their catch-ups."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ async def list_all_groups(call: InCall, cursor: Cursor = None, limit: Limit = 10
 @route("GET", "/v1/topics/{topic:str}/groups", errors=(404,), tag=_TAG)
 async def list_groups(call: InCall, topic: TopicName, cursor: Cursor = None, limit: Limit = 1000) -> Groups:
     """The groups of a topic, with lag and state. Go on with next as cursor."""
-    await call.admin.semantics(topic)  # refuses one that is not there
+    await call.admin.semantics(topic)  # refuses a topic that does not exist
     return await _page(call, cursor, limit, topic)
 
 
@@ -39,10 +39,10 @@ async def _page(call: InCall, cursor: str | None, limit: int, topic: str | None 
         after=(after[0], after[1], after[2]), limit=limit, topic=topic, topics=call.caller.topics,
         groups=call.caller.groups,
     )  # fmt: skip
-    return Groups(groups=[view(GroupView, one) for one in page.found], next=next_of(page, _place))
+    return Groups(groups=[view(GroupView, one) for one in page.found], next=next_of(page, _position))
 
 
-def _place(one: GroupInfo | CatchUpInfo) -> tuple[str, str, int]:
+def _position(one: GroupInfo | CatchUpInfo) -> tuple[str, str, int]:
     return one.topic, one.group_name, one.subscription_id
 
 
@@ -50,7 +50,7 @@ def _place(one: GroupInfo | CatchUpInfo) -> tuple[str, str, int]:
 async def subscribe_group(
     call: InCall, topic: TopicName, group: GroupName, data: JSONBody[SubscribeBody]
 ) -> SubscribedGroup:
-    """Register a group on a PUB_SUB topic. One that exists keeps its place; one that is DEAD comes back."""
+    """Subscribe a group to a PUB_SUB topic. An existing group keeps its position; a DEAD one comes back."""
     store = await call.store()
     info = await store.subscribe(topic, group, _start(data), data.on_failure)
     return SubscribedGroup(
@@ -66,7 +66,7 @@ async def show_group(call: InCall, topic: TopicName, group: GroupName) -> GroupV
 
 @route("GET", f"{_GROUP}/metrics", errors=(404, 409), tag=_TAG)
 async def group_metrics(call: InCall, topic: TopicName, group: GroupName) -> GroupMetrics:
-    """Show what a group has done, how fast it is, and what is before it."""
+    """Show what a group has done, how fast it is, and what it has yet to do."""
     return await call.admin.group_metrics(topic, group)
 
 
@@ -74,13 +74,13 @@ async def group_metrics(call: InCall, topic: TopicName, group: GroupName) -> Gro
 async def remove_group(
     call: InCall, topic: TopicName, group: GroupName, wait: Annotated[float, QueryParameter(ge=0, le=60)] = 5.0
 ) -> RemovedGroup:
-    """Remove a group with all that belongs to it, once processes have settled what they have in hand, or after wait."""
+    """Remove a group with all its data. Processes get up to wait seconds to settle what they have in hand."""
     return await call.admin.remove_group(topic, group, wait=wait)
 
 
 @route("POST", f"{_GROUP}/pause", errors=(404, 409), tag=_TAG)
 async def pause_group(call: InCall, topic: TopicName, group: GroupName) -> GroupView:
-    """Stop delivery to a group. It keeps its place, and what is published meanwhile."""
+    """Stop delivery to a group. It keeps its position, and later gets what is published meanwhile."""
     await call.admin.pause_group(topic, group)
     return view(GroupView, await call.admin.group(topic, group))
 
@@ -102,9 +102,9 @@ async def cancel_group(call: InCall, topic: TopicName, group: GroupName) -> None
 async def resurrect_group(
     call: InCall, topic: TopicName, group: GroupName, catch_up: FromQuery[bool] = True
 ) -> Resurrection:
-    """Bring a DEAD group back: where it stood, or, without catch_up, with what comes from now on.
+    """Bring a DEAD group back: at its position or, without catch_up, with messages from now on.
 
-    Without catch_up it takes the role admin: the group does not get what it missed.
+    Without catch_up the group does not get what it missed, and the request needs the role admin.
     """
     if not catch_up:
         call.caller.check_role(("admin",))
@@ -113,9 +113,9 @@ async def resurrect_group(
 
 @route("POST", f"{_GROUP}/seek", errors=(404, 409), tag=_TAG)
 async def seek_group(call: InCall, topic: TopicName, group: GroupName, data: JSONBody[SeekBody]) -> Count:
-    """Move a group to another place. Answers how many messages it has before it then.
+    """Move a group to another position. Returns how many messages it has before it then.
 
-    It takes confirm: a group that goes forward does not get what it passes, and one that goes back gets messages again.
+    The request needs confirm: a group that goes forward skips messages, and one that goes back gets messages again.
     """
     start, is_meant = _start(data), data.confirm and not data.dry_run
     count = await call.admin.seek(topic, group, start, dry_run=not is_meant)
@@ -129,7 +129,7 @@ async def seek_group(call: InCall, topic: TopicName, group: GroupName, data: JSO
 
 @route("GET", "/v1/catch-ups", tag=_TAG)
 async def list_catch_ups(call: InCall, cursor: Cursor = None, limit: Limit = 1000) -> CatchUps:
-    """History that groups work through, or have: how much of it, how fast, and when it ends at that rate.
+    """Catch-ups of groups: how much history they have, how fast they are, and when they end at that rate.
 
     Go on with next as cursor.
     """
@@ -138,25 +138,25 @@ async def list_catch_ups(call: InCall, cursor: Cursor = None, limit: Limit = 100
     page = await store.catch_up_page(
         after=(after[0], after[1], after[2]), limit=limit, topics=call.caller.topics, groups=call.caller.groups
     )
-    return CatchUps(catch_ups=[view(CatchUpView, one) for one in page.found], next=next_of(page, _place))
+    return CatchUps(catch_ups=[view(CatchUpView, one) for one in page.found], next=next_of(page, _position))
 
 
 @route("GET", f"{_GROUP}/catch-ups", errors=(404, 409), tag=_TAG)
 async def group_catch_ups(call: InCall, topic: TopicName, group: GroupName) -> CatchUps:
-    """The history that a group works through, or has."""
+    """The catch-ups of a group."""
     await call.admin.group(topic, group)
     return CatchUps(catch_ups=[view(CatchUpView, one) for one in await call.admin.catch_ups(topic, group)])
 
 
 @route("POST", f"{_GROUP}/catch-ups/cancel", status=204, errors=(404, 409), tag=_TAG)
 async def cancel_catch_up(call: InCall, topic: TopicName, group: GroupName) -> None:
-    """Stop working through a group's history. The group itself goes on."""
+    """Cancel a group's catch-up. The group itself goes on."""
     await call.admin.cancel_catch_up(topic, group)
 
 
 @route("POST", f"{_GROUP}/catch-ups/resume", status=204, errors=(404, 409), tag=_TAG)
 async def resume_catch_up(call: InCall, topic: TopicName, group: GroupName) -> None:
-    """Go on with a history that was cancelled."""
+    """Go on with a catch-up that was cancelled."""
     await call.admin.resume_catch_up(topic, group)
 
 

@@ -1,4 +1,4 @@
-"""Routes: whether the server lives, and whether it can work."""
+"""Routes: liveness, readiness and health."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def livez() -> Health:
 
 @route("GET", "/readyz", errors=(503,), tag=_TAG)
 async def readyz(request: Request[Any, Any, Any]) -> Health:
-    """The database can be reached, and its schema is right. The database is asked once a second at most."""
+    """The database can be reached, and its schema is right. This is checked once a second at most."""
     server: ServerContext = request.app.state.server
     await server.readiness.check()
     return Health(status="ok")
@@ -60,7 +60,7 @@ async def show_health(
 async def show_health_limits(
     call: InCall, topic: FromQuery[str | None] = None, group: FromQuery[str | None] = None
 ) -> HealthLimitsView:
-    """From when on groups count as being in trouble: all of them, those of a topic, or one."""
+    """The limits beyond which groups are in trouble: all groups, those of a topic, or one."""
     if topic is not None:
         call.caller.check_topic(topic)
     if group is not None:
@@ -75,11 +75,14 @@ async def set_health_limits(
     topic: FromQuery[str | None] = None,
     group: FromQuery[str | None] = None,
 ) -> HealthLimitsView:
-    """Set limits: what is left out stays, "off" is no limit, and null what the less specific limits say."""
+    """Set limits. Those left out stay, "off" means no limit, and null means the next less specific limit."""
     if topic is not None:
         call.caller.check_topic(topic)
     elif not call.caller.has_all_topics:
-        raise NotAllowed("limits without a topic hold for all topics", remedy="name a topic: ?topic=NAME")
+        raise NotAllowed(
+            "limits without a topic apply to all topics, and the token is limited to some",
+            remedy="name a topic: ?topic=NAME",
+        )
     call.caller.check_group(group)
     given: HealthLimits = msgspec.to_builtins(data)
     return view(HealthLimitsView, await call.admin.set_health_limits(topic, group, **given))

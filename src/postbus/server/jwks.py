@@ -17,16 +17,16 @@ from postbus._db.addresses import public_address
 from postbus._runtime.log_events import event
 from postbus.errors import NotAuthenticated, NotServed
 
-_LIFESPAN = 300.0  # seconds that keys are used without asking again
-_APART = 60.0  # seconds between two questions, whatever the reason
-_TIMEOUT = 10.0  # seconds that a question may take
+_LIFESPAN = 300.0  # seconds for which keys are used before they are fetched again
+_APART = 60.0  # seconds, at least, between two requests
+_TIMEOUT = 10.0  # seconds that a request may take
 _MOST_BYTES = 1 << 20
 _MOST_KEYS = 100
 _now = time.monotonic
 
 
 class IssuerKeys:
-    """The issuer's keys, asked for when they are needed: once a minute at most, whoever asks, and for what key."""
+    """The issuer's keys, fetched when they are needed, and once a minute at most."""
 
     def __init__(self, jwks: str, jwt: Any) -> None:
         self._jwks = jwks
@@ -37,10 +37,10 @@ class IssuerKeys:
         self._is_reading = False
 
     async def key(self, key_id: str) -> Any:
-        """A key by its id. Strangers hear that it is none of the issuer's, or that nobody can tell, and no more."""
+        """The key with an id. The errors tell strangers only that it is unknown, or that keys cannot be fetched."""
         if self._is_stale(key_id) and not (key_id in self._keys and self._asking.locked()):
             async with self._asking:
-                if self._is_stale(key_id):  # nobody has asked while we waited
+                if self._is_stale(key_id):  # no other call has fetched them while we waited
                     await self._ask()
         if not self._keys:
             raise NotServed("JWTs cannot be checked at the moment", remedy="try again in a minute")
@@ -53,11 +53,11 @@ class IssuerKeys:
         return age > (_LIFESPAN if key_id in self._keys else _APART)
 
     async def _ask(self) -> None:
-        """Fetch the keys. Where that fails, those known before are used on; the log has the reason."""
+        """Fetch the keys. If that fails, the former ones stay in use, and the reason is logged."""
         try:
             found = self._jwt.PyJWKSet.from_json(await self._text()).keys
             self._keys = {str(one.key_id): one for one in found[:_MOST_KEYS]}
-        except Exception as error:  # what comes from there may be anything
+        except Exception as error:  # the answer may be anything
             event(
                 logging.ERROR,
                 "jwks.failed",
@@ -70,10 +70,10 @@ class IssuerKeys:
     async def _text(self) -> str:
         """Read the keys within the time limit.
 
-        It is read by a thread of its own: one that is held up there neither keeps a thread of others nor the process.
+        A thread of its own reads them, so a stalled read blocks neither the thread pool nor the end of the process.
         """
         if self._is_reading:
-            raise TimeoutError("the question before is not answered yet")
+            raise TimeoutError("the previous request has not been answered yet")
         loop = asyncio.get_running_loop()
         answered: asyncio.Future[str] = loop.create_future()
 
@@ -102,7 +102,7 @@ def _answer(answered: asyncio.Future[str], told: str | Exception) -> None:
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """An answer that leads elsewhere could lead to where keys must not come from."""
+    """Refuses redirects: they could lead to an address that keys must not come from."""
 
     def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> NoReturn:
         raise urllib.error.HTTPError(req.full_url, code, "redirects are not followed", headers, fp)
@@ -111,7 +111,7 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
 def _read(jwks: str) -> str:
     if "://" not in jwks:
         return _read_file(Path(jwks))
-    # A proxy is for addresses elsewhere: http would be readable there.
+    # Plain http is for this machine only. A proxy elsewhere could read it.
     handlers = [_NoRedirects(), *([urllib.request.ProxyHandler({})] if jwks.startswith("http:") else [])]
     until = time.monotonic() + _TIMEOUT
     taken = b""
@@ -130,7 +130,7 @@ def _read(jwks: str) -> str:
 
 def _read_file(path: Path) -> str:
     if not stat.S_ISREG(path.stat().st_mode):
-        raise ValueError("it is no file")
+        raise ValueError("it is not a file")
     with path.open("rb") as file:
         taken = file.read(_MOST_BYTES + 1)
     if len(taken) > _MOST_BYTES:

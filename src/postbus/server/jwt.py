@@ -1,4 +1,4 @@
-"""Callers that somebody else vouches for: JWTs, checked by the keys that their issuer publishes."""
+"""Callers by JWT: each JWT is checked with the keys that its issuer publishes."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from postbus.server.jwks import IssuerKeys
 from postbus.server.rights import ROLES
 from postbus.server.settings import JwtSettings
 
-# Only those whose keys cannot be used to sign: with HS256 a public key would be taken for a password.
+# Only algorithms with public keys. With HS256, a caller could sign with the issuer's public key.
 ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
 
 
 class JwtVerifier:
-    """Knows callers by their JWTs."""
+    """Finds callers by their JWTs."""
 
     def __init__(self, settings: JwtSettings) -> None:
         try:
@@ -41,7 +41,7 @@ class JwtVerifier:
 
 
 def caller_of(claims: dict[str, Any], settings: JwtSettings) -> Caller:
-    """Whom claims speak of. A claim that is there and not understood gives nothing."""
+    """The caller that claims name. A claim of the wrong type grants nothing."""
     return Caller(
         f"jwt:{claims['sub']}",
         frozenset(_texts(claims.get(settings.roles_claim))).intersection(ROLES),
@@ -53,7 +53,7 @@ def caller_of(claims: dict[str, Any], settings: JwtSettings) -> Caller:
 
 
 def _texts(claim: Any) -> list[str]:
-    """A claim as texts: a list of them, or words in one."""
+    """The texts of a claim, which is a list of texts, or one text of several words."""
     if isinstance(claim, str):
         return claim.split()
     return [one for one in claim if isinstance(one, str)] if isinstance(claim, list | tuple) else []

@@ -28,16 +28,16 @@ def listen(settings: ServerSettings) -> socket.socket:
         in_use = error.errno == errno.EADDRINUSE
         raise InvalidOption(
             f"cannot listen on {settings.host}, port {settings.port}: {error.strerror or error}",
-            remedy="another process has it: name another one with --port" if in_use else "see --host and --port",
+            remedy="another process uses it: name another one with --port" if in_use else "correct --host and --port",
         ) from error
     except OverflowError as error:
-        raise InvalidOption(f"port {settings.port} is out of range", remedy="ports go up to 65535") from error
+        raise InvalidOption(f"port {settings.port} is out of range", remedy="give a port up to 65535") from error
 
 
 def _listen_unix(wanted: UnixSocket) -> socket.socket:
     _remove_stale(wanted)
     opened = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    # Nobody may connect between bind and chmod. The mask is the process's: nothing else makes files meanwhile.
+    # Nobody may connect between bind and chmod. The whole process has this mask, and makes no other files now.
     mask = os.umask(0o777)
     try:
         opened.bind(str(wanted.path))
@@ -60,7 +60,7 @@ def _remove_stale(wanted: UnixSocket) -> None:
     except OSError:
         return
     if not stat.S_ISSOCK(found.st_mode):
-        raise InvalidOption(f"{wanted.path} exists and is no socket", remedy="name another path with --unix-socket")
+        raise InvalidOption(f"{wanted.path} exists and is not a socket", remedy="name another path with --unix-socket")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(2.0)
         try:

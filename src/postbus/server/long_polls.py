@@ -1,4 +1,4 @@
-"""Long polls: they wait for messages for as long as their callers do."""
+"""Long polls: pops that wait for messages until their callers disconnect."""
 
 from __future__ import annotations
 
@@ -21,15 +21,18 @@ _MOST_NOTED = 100_000
 
 
 class LongPolls:
-    """The pops that wait, and the leases that pops have brought."""
+    """The waiting pops, and the leases of earlier ones."""
 
     def __init__(self) -> None:
         self._watching: set[asyncio.Task[None]] = set()
         self._noted: dict[UUID, tuple[str, str | None, bool]] = {}
-        """Of each lease the topic, the group, and whether others wait until it is settled: those of its key."""
+        """The topic and the group of each lease, and whether messages of its key wait for its settlement."""
 
     async def wait(self, request: Request[Any, Any, Any], popping: Pop, call: Call) -> Sequence[Delivery]:
-        """Pop, unless the caller leaves, may not go on, or the server ends. What comes for them is given back."""
+        """Pop, unless the caller disconnects, loses its rights, or the server ends.
+
+        Messages that arrive then are given back.
+        """
         taking = asyncio.create_task(_take(popping), name="postbus-poll")
         watching = asyncio.create_task(_until_gone(request), name="postbus-poll-watch")
         self._watching.add(watching)
@@ -53,20 +56,20 @@ class LongPolls:
             taking.cancel()  # which goes on only if we are cancelled
 
     def end(self) -> None:
-        """Let all who wait go, with nothing."""
+        """End all waiting pops. They return nothing."""
         for watching in self._watching:
             watching.cancel()
 
     def note(self, delivery: Delivery, group: str | None) -> None:
-        """Remember whom the settlement of a message concerns."""
+        """Remember the topic and the group of a delivery's lease."""
         if delivery.token is not None and delivery.token not in self._noted:
-            if len(self._noted) >= _MOST_NOTED:  # then those who wait find out by polling
+            if len(self._noted) >= _MOST_NOTED:  # consumers that wait for it find out by polling
                 self._noted.pop(next(iter(self._noted)))
             has_followers = delivery.message.key is not None
             self._noted[delivery.token] = delivery.message.topic, group, has_followers
 
     async def owners(self, bus: Bus, tokens: Iterable[UUID]) -> set[tuple[str, str | None]]:
-        """The topics and groups that leases are of. Nothing is said of one that is over, unless it is known here."""
+        """The topics and groups of leases. Ended leases are left out, unless they are noted here."""
         wanted = set(tokens)
         known = {self._noted[token][:2] for token in wanted if token in self._noted}
         if unknown := wanted - self._noted.keys():
@@ -74,7 +77,7 @@ class LongPolls:
         return known
 
     def wake(self, bus: Bus, tokens: Iterable[UUID], *, gives_back: bool = False) -> None:
-        """Something of these leases was settled: others may have waited for that."""
+        """Wake consumers that may have waited for a settlement of these leases."""
         for token in tokens:
             topic, _, has_followers = self._noted.get(token, ("", None, False))
             if topic and (has_followers or gives_back):
@@ -99,6 +102,6 @@ async def _take(popping: Pop) -> Popped:
 
 
 async def _until_gone(request: Request[Any, Any, Any]) -> None:
-    """Until the caller has left: nothing else can come after the body."""
+    """Wait until the caller disconnects. Nothing else can follow the body."""
     while (await request.receive())["type"] != "http.disconnect":
         pass

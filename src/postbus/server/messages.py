@@ -32,7 +32,7 @@ _TAG = "messages"
 
 @route("POST", "/v1/topics/{topic:str}/messages", status=201, errors=(409, 413), tag=_TAG)
 async def push(call: InCall, topic: TopicName, data: JSONBody[NewMessage | list[NewMessage]]) -> PushedIds:
-    """Push a message, or a list of them: all of the list are committed together, or none is."""
+    """Push a message, or a list: all its messages are committed together, or none is."""
     if isinstance(data, NewMessage):
         return PushedIds(ids=[str(await call.bus.send(topic, message_of(data)))])
     call.server.quotas.check_batch(len(data))
@@ -49,18 +49,22 @@ async def browse_messages(
     limit: Limit = 100,
     newest: FromQuery[bool] = False,
 ) -> Messages:
-    """Messages of a topic that are still there, in their order: the first ones, or the newest.
+    """Retained messages of a topic, in their order: the first ones, or the newest.
 
-    A page ends at limit, or at 8 MiB. To go on ask for the same with next as cursor, which with newest leads to earlier
-    ones.
+    A page ends at limit, or at 8 MiB. Go on with next as cursor, which leads to earlier messages with newest.
     """
     store = await call.bus.connect()
     found: Sequence[QueueMessage | LogMessage]
     if await call.admin.semantics(topic) == "PUB_SUB":
         start = (LAST, 0) if newest else (0, -1)
-        place = decoded_cursor(cursor, start)
+        position = decoded_cursor(cursor, start)
         in_log = await store.log_page(
-            topic, after=(place[0], place[1]), after_id=int(after_id), limit=limit, max_bytes=MOST_BYTES, newest=newest
+            topic,
+            after=(position[0], position[1]),
+            after_id=int(after_id),
+            limit=limit,
+            max_bytes=MOST_BYTES,
+            newest=newest,
         )
         found, following = in_log.found, next_of(in_log, lambda one: (one.sequence, one.index), newest=newest)
     else:
@@ -75,7 +79,7 @@ async def browse_messages(
 
 @route("GET", "/v1/topics/{topic:str}/messages/{message_id:str}", errors=(404,), tag=_TAG)
 async def show_message(call: InCall, topic: TopicName, message_id: MessageId) -> MessageStoryView:
-    """The story of a message: what it is, where it is, and of a PUB_SUB topic's what became of it at each group."""
+    """A message, its state and, in a PUB_SUB topic, what became of it in each group."""
     return of_message(call.caller, await call.admin.message(topic, int(message_id)))
 
 
@@ -85,12 +89,14 @@ async def follow_topic(
     topic: TopicName,
     last_event_id: Annotated[
         str | None,
-        HeaderParameter(name="last-event-id", pattern=r"^\d{1,19}\.\d{1,9}$", description="Go on from there."),
+        HeaderParameter(
+            name="last-event-id", pattern=r"^\d{1,19}\.\d{1,9}$", description="The id of an event: go on after it."
+        ),
     ] = None,
 ) -> Stream:
-    """New messages of a topic as server-sent events, without changing anybody's position."""
-    await call.admin.semantics(topic)  # refuses one that is not there
-    call.server.quotas.check_polls(call.caller.name)  # as long as it can still be told
+    """New messages of a topic as server-sent events. No group's position changes."""
+    await call.admin.semantics(topic)  # refuses a topic that does not exist
+    call.server.quotas.check_polls(call.caller.name)  # while an error can still be answered
     return Stream(follow(call, topic, last_event_id), media_type="text/event-stream", headers=_UNBUFFERED)
 
 
@@ -115,7 +121,9 @@ def message_of(given: NewMessage) -> Outgoing:
 
 def _payload_of(given: NewMessage) -> tuple[bytes, str]:
     if [given.payload, given.text, given.base64].count(UNSET) != 2:
-        raise InvalidPayload("a message has one payload", remedy="give one of payload (JSON), text and base64")
+        raise InvalidPayload(
+            "the message has no payload, or several", remedy="give one of payload (JSON), text and base64"
+        )
     if not isinstance(given.payload, UnsetType):
         payload = bytes(given.payload)
         check_json(payload)

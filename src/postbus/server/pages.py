@@ -1,4 +1,4 @@
-"""Routes: what the server offers, for programs and for people. The page loads nothing from elsewhere."""
+"""Routes: the API, described for programs and for people. The page loads nothing from elsewhere."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ async def openapi(request: Request[Any, Any, Any]) -> Response[bytes]:
 
 @get("/docs", **_OPEN)
 async def docs(request: Request[Any, Any, Any]) -> Response[bytes]:
-    """The same for people."""
+    """The API as a page to read."""
     return Response(_described(request).page, media_type="text/html")
 
 
 @get("/docs/style.css", **_OPEN)
 async def style(request: Request[Any, Any, Any]) -> Response[bytes]:
-    """How that looks."""
+    """The style of that page."""
     headers = {"cache-control": "max-age=300"}
     return Response(_described(request).style, media_type="text/css", headers=headers)
 

@@ -1,4 +1,4 @@
-"""Pages: how many rows and bytes they have, and the cursors by which callers go on."""
+"""Pages: their limits, and the cursors by which callers go on."""
 
 from __future__ import annotations
 
@@ -17,33 +17,34 @@ __all__ = ["MOST_BYTES", "AfterId", "Cursor", "Limit", "decoded_cursor", "next_o
 
 AfterId = Annotated[str, QueryParameter(pattern="^[0-9]{1,19}$", description="Only those with a higher id.")]
 Limit = Annotated[
-    int, QueryParameter(ge=1, le=1000, description="How many, at most. A page ends at 8 MiB as well: see next.")
+    int,
+    QueryParameter(ge=1, le=1000, description="The largest number of entries. A page ends at 8 MiB as well: see next."),
 ]
 Cursor = Annotated[
-    str | None, QueryParameter(max_length=2000, description="Go on after another page: what it has as next.")
+    str | None, QueryParameter(max_length=2000, description="Go on after a page: the text that it has as next.")
 ]
 
 
-def next_of(page: Page[S], place: Callable[[S], Sequence[Any]], *, newest: bool = False) -> str | None:
-    """The cursor that leads to the next page. None where there is none."""
+def next_of(page: Page[S], position: Callable[[S], Sequence[Any]], *, newest: bool = False) -> str | None:
+    """The cursor of the next page. None if there is none."""
     if not page.more:
         return None
-    told = msgspec.json.encode(list(place(page.found[0 if newest else -1])))
-    return base64.urlsafe_b64encode(told).decode().rstrip("=")
+    encoded = msgspec.json.encode(list(position(page.found[0 if newest else -1])))
+    return base64.urlsafe_b64encode(encoded).decode().rstrip("=")
 
 
 def decoded_cursor(cursor: str | None, start: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The place that a cursor tells, or, without one, the start. Both have the same types."""
+    """The position in a cursor or, without one, the start. Both have the same types."""
     if cursor is None:
         return start
     try:
-        told = base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4))
-        place = tuple(msgspec.json.decode(told, type=list[int | str]))
+        encoded = base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4))
+        position = tuple(msgspec.json.decode(encoded, type=list[int | str]))
     except (binascii.Error, ValueError, msgspec.MsgspecError):
-        place = ()
-    if [type(one) for one in place] != [type(one) for one in start] or not all(map(_is_storable, place)):
-        raise InvalidInput("the cursor is none of this list", remedy="give what a page of this list has as next")
-    return place
+        position = ()
+    if [type(one) for one in position] != [type(one) for one in start] or not all(map(_is_storable, position)):
+        raise InvalidInput("the cursor belongs to another list", remedy="give what a page of this list has as next")
+    return position
 
 
 def _is_storable(value: int | str) -> bool:

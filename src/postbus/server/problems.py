@@ -18,8 +18,8 @@ from postbus.errors import PostbusError
 from postbus.server.views.base import Problem
 
 MEDIA_TYPE = "application/problem+json"
-_HUNG_UP = "client disconnected prematurely"  # as Litestar calls it
-_AWAY = 2.0  # seconds after which a database that is away is worth another try
+_HUNG_UP = "client disconnected prematurely"  # Litestar's text
+_AWAY = 2.0  # seconds after which to try again when the database is away
 
 _STATUS: tuple[tuple[type[PostbusError], int], ...] = (
     (errors.TopicNotFound, 404),
@@ -49,21 +49,21 @@ _STATUS: tuple[tuple[type[PostbusError], int], ...] = (
 _OF_FRAMEWORK: dict[int, tuple[type[PostbusError], str]] = {
     401: (errors.NotAuthenticated, "send the header Authorization: Bearer TOKEN"),
     403: (errors.NotAllowed, "use another token"),
-    404: (errors.RouteNotFound, "see /openapi.json for what there is"),
-    405: (errors.RouteNotFound, "see /openapi.json for what there is"),
-    413: (errors.RequestTooLarge, "send less at once"),
+    404: (errors.RouteNotFound, "see /openapi.json for the routes"),
+    405: (errors.RouteNotFound, "see /openapi.json for the routes"),
+    413: (errors.RequestTooLarge, "send less in one request"),
 }
 
 
 def status_of(error: PostbusError) -> int:
-    """The status of HTTP that an error has."""
+    """The HTTP status of an error."""
     return next((status for kind, status in _STATUS if isinstance(error, kind)), 500)
 
 
 def problem(
     error: PostbusError, *, status: int | None = None, headers: dict[str, str] | None = None
 ) -> Response[bytes]:
-    """The answer that tells an error."""
+    """The answer for an error."""
     status = status_of(error) if status is None else status
     told = Problem(
         type=f"urn:postbus:{error.code}",
@@ -90,13 +90,13 @@ def of_postbus(request: Request[Any, Any, Any], error: Exception) -> Response[by
 
 
 def of_framework(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
-    """Errors of the framework: no such route, a parameter or a body that does not fit."""
+    """Errors of the framework: an unknown route, or an invalid parameter or body."""
     assert isinstance(error, HTTPException)
     if isinstance(error, ValidationException):
-        return problem(errors.InvalidInput(_what_is_wrong(error), remedy="see /openapi.json for what is asked for"))
+        return problem(errors.InvalidInput(_invalid_parts(error), remedy="see /openapi.json for what the route takes"))
     if error.status_code >= 500:
         if error.detail == _HUNG_UP:  # nobody reads the answer
-            return problem(errors.NotServed("the client has hung up"), status=400)
+            return problem(errors.NotServed("the client has disconnected"), status=400)
         return unexpected(request, error)
     kind, remedy = _OF_FRAMEWORK.get(error.status_code, (errors.InvalidInput, "see /openapi.json"))
     kept = {name: value for name, value in (error.headers or {}).items() if name.lower() == "allow"}
@@ -104,15 +104,17 @@ def of_framework(request: Request[Any, Any, Any], error: Exception) -> Response[
 
 
 def unexpected(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
-    """Answer an unexpected error. If a connection broke, the driver's error is reported as that."""
+    """Answer an unexpected error. An error of the driver, as of a broken connection, is translated."""
     known = translate(error)
     if known is not None:
         return problem(known)
     event(logging.ERROR, "http.failed", path=request.scope["path"], exc_info=error)
-    return problem(PostbusError("the server has failed", remedy="see its log"), status=500)
+    return problem(
+        PostbusError("the server failed to answer this request", remedy="see the log of the server"), status=500
+    )
 
 
-def _what_is_wrong(error: ValidationException) -> str:
+def _invalid_parts(error: ValidationException) -> str:
     extra = error.extra if isinstance(error.extra, list) else []
     told = [f"{one.get('key', 'request')}: {one.get('message', '')}" for one in extra if isinstance(one, dict)]
     return "; ".join(told) or str(error.detail)

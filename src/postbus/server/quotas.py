@@ -1,4 +1,4 @@
-"""How much one caller may ask for: requests per second, and polls at the same time."""
+"""The limits of each caller: requests per second, polls at the same time, and messages of a request."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ class RateLimiter:
         self._rate = rate
         self._most = most
         self._left: dict[str, tuple[float, float]] = {}
-        """Of each name how often it may go on at once, and when that was so."""
+        """The tokens left for each name, and the time of that count."""
 
     def wait_for(self, name: str, now: float) -> float:
-        """The seconds after which a name may go on. 0: at once."""
+        """The seconds for which a name has to wait; 0 if it may go on at once."""
         left = self._left_of(name, now)
         return 0.0 if left >= 1.0 else (1.0 - left) / self._rate
 
     def take(self, name: str, now: float) -> None:
         """Count once."""
-        if len(self._left) >= _MOST_BUCKETS:  # those that rest are full again, and need not be known
+        if len(self._left) >= _MOST_BUCKETS:  # full buckets need not be kept
             self._left = {one: at for one, at in self._left.items() if (now - at[1]) * self._rate < self._most}
         self._left[name] = max(self._left_of(name, now) - 1.0, 0.0), now
 
@@ -39,7 +39,7 @@ class RateLimiter:
 
 
 class Quotas:
-    """Counts what each caller does, and refuses what is beyond its limits."""
+    """Counts the requests and polls of each caller, and refuses those beyond its limits."""
 
     def __init__(self, limits: CallerLimits) -> None:
         self.limits = limits
@@ -53,7 +53,7 @@ class Quotas:
         now = time.monotonic() if now is None else now
         if wait := self._requests.wait_for(name, now):
             raise TooManyRequests(
-                f"more than {self.limits.rate:g} requests per second",
+                f"you send more than {self.limits.rate:g} requests per second",
                 remedy="wait for as long as Retry-After says, and send more messages per request",
                 retry_after=wait,
             )
@@ -72,12 +72,11 @@ class Quotas:
                 del self._polls[name]
 
     def check_polls(self, name: str) -> None:
-        """Refuse one poll more than a caller may have."""
+        """Refuse a poll if its caller has as many as it may."""
         if self._polls[name] >= self.limits.max_polls:
             raise TooManyRequests(
-                f"{self._polls[name]} polls or streams of yours are open already, "
-                f"and no more than {self.limits.max_polls} may be open at once",
-                remedy="wait in fewer places, and take more messages per pop",
+                f"you have {self._polls[name]} open polls and streams, and may have {self.limits.max_polls}",
+                remedy="open fewer of them, and take more messages per pop",
             )
 
     def check_batch(self, count: int) -> None:
@@ -85,5 +84,5 @@ class Quotas:
         if count > self.limits.max_batch:
             raise RequestTooLarge(
                 f"the request has {count} messages, and no more than {self.limits.max_batch} are allowed",
-                remedy="make several requests of it",
+                remedy="split it into several requests",
             )

@@ -1,4 +1,4 @@
-"""Whether the server can work: the database is asked once a second at most, however often strangers ask."""
+"""Readiness: the server asks the database once a second at most, however many requests come."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ class Readiness:
     def __init__(self, store: Callable[[], Awaitable[Store]], *, tells_why: bool) -> None:
         self._store = store
         self._tells_why = tells_why
-        """Errors of the database name its host and port: only a server without strangers tells them."""
+        """Whether answers give the reason, which may name the database's host and port: not to strangers."""
         self._asked_at = float("-inf")
         self._problem: PostbusError | None = None
         self._asking = asyncio.Lock()
 
     async def check(self) -> None:
-        """Refuse if the server cannot work."""
-        async with self._asking:  # those who come meanwhile share the answer
+        """Raise an error if the server cannot work."""
+        async with self._asking:  # requests at the same time share the answer
             if time.monotonic() - self._asked_at >= _REMEMBERED:
                 self._problem = await self._ask()
                 self._asked_at = time.monotonic()
@@ -45,6 +45,8 @@ class Readiness:
                 return error
             event(logging.WARNING, "http.unready", error=error.message)
             if isinstance(error, SchemaError):
-                return SchemaError("the database has another schema than the server needs", remedy="see its log")
+                return SchemaError(
+                    "the server does not work with the schema of the database", remedy="see the log of the server"
+                )
             return DatabaseUnavailable("the database is away", remedy="see the log of the server")
         return None

@@ -21,8 +21,8 @@ _SUBTITLES = {
     "topics": "Create, change, pause and delete topics.",
     "groups": "Subscribe groups, and look after them.",
     "dead letters": "Messages that were given up.",
-    "webhooks": "Let the server push messages to you.",
-    "health": "Whether the server lives, and whether somebody should look.",
+    "webhooks": "Let the server send messages to an address.",
+    "health": "Liveness, readiness, and problems that need attention.",
     "tokens": "Who may call the server.",
     "audit": "Who did what.",
 }
@@ -58,7 +58,7 @@ def render(document: Json) -> str:
         tag("title", f"{title}: HTTP reference"),
     )
     page = _Page(document)
-    return "<!doctype html>\n" + tag("html", head, tag("body", page.aside(), page.main()), lang="en")
+    return "<!doctype html>\n" + tag("html", head, tag("body", page.contents(), page.main()), lang="en")
 
 
 class _Page:
@@ -82,7 +82,7 @@ class _Page:
 
     # the parts
 
-    def aside(self) -> Html:
+    def contents(self) -> Html:
         """The table of contents."""
         sections = [
             tag(
@@ -105,9 +105,9 @@ class _Page:
             tag("p", info.get("description", ""), class_="lead"),
             tag(
                 "p",
-                "With authentication each request under ",
+                "With authentication, each request under ",
                 tag("code", "/v1"),
-                " has the header ",
+                " needs the header ",
                 tag("code", "Authorization: Bearer TOKEN"),
                 ". Errors are problem details of RFC 9457 with a ",
                 tag("code", "code"),
@@ -182,7 +182,7 @@ class _Page:
                 what = answer.get("description") or HTTPStatus(int(status)).phrase
             entries.append(self._answer(status, what))
         if operation.get(ROLES):
-            entries.append(tag("li", tag("a", "and errors that all routes have", href="#errors"), class_="usual"))
+            entries.append(tag("li", tag("a", "and errors of all routes", href="#errors"), class_="usual"))
         return join((tag("h4", "Answers"), tag("ul", join(entries), class_="answers")))
 
     def _answer(self, status: str, what: str | Html) -> Html:
@@ -192,9 +192,7 @@ class _Page:
     def _errors(self) -> Html:
         """The answers that every route may give."""
         usual = [self._answer(status, text) for status, text in sorted(self._usual.items())]
-        return tag(
-            "article", tag("h3", "Errors that all routes have"), tag("ul", join(usual), class_="answers"), id="errors"
-        )
+        return tag("article", tag("h3", "Errors of all routes"), tag("ul", join(usual), class_="answers"), id="errors")
 
     def _shapes(self) -> Html:
         parts = []
@@ -202,13 +200,13 @@ class _Page:
             text = schema.get("description")
             fields = self._fields(schema) or tag("p", self._type(schema))
             parts.append(tag("article", tag("h3", name), tag("p", text) if text else None, fields, id=f"shape-{name}"))
-        lead = tag("p", "What bodies and answers are made of.", class_="lead")
+        lead = tag("p", "The parts of bodies and answers.", class_="lead")
         return tag("section", tag("h2", tag("a", "Shapes", href="#shapes")), lead, join(parts), id="shapes")
 
     # schemas
 
     def _fields(self, schema: Json) -> Html | None:
-        """The fields of an object, as a table. None for what is none."""
+        """The fields of an object as a table, or None for anything else."""
         known = self._resolved(schema)
         required = known.get("required", ())
         rows = [
@@ -296,7 +294,7 @@ def _curl(path: str, method: str, example: Any) -> Html:
 
 
 def _path(path: str) -> Html:
-    """A path, in which it is seen what is to be filled in, and which may be broken at slashes."""
+    """A path with its parameters marked, and line breaks allowed at slashes."""
     parts = re.split(r"(\{\w+\}|/)", path)
     return join(
         tag("var", one) if one.startswith("{") else Html("/<wbr>") if one == "/" and path != "/" else one

@@ -15,10 +15,10 @@ _OWN_PAGES = ("same-origin", "none")
 
 
 class RequestFilter:
-    """Lets requests in.
+    """Checks requests before the application gets them.
 
-    Names of topics and groups may hold slashes, which come encoded. A server that asks nobody who they are must not be
-    used by web pages that its user looks at: neither under a name that leads here, nor from another origin.
+    Names of topics and groups may contain slashes, which are encoded in paths. Web pages in a browser on this machine
+    must not use a server without authentication: neither by a host name that resolves to it, nor from another origin.
     """
 
     def __init__(self, app: ASGIApp, settings: ServerSettings) -> None:
@@ -44,8 +44,8 @@ class RequestFilter:
     def _believe_proxy(self, scope: Scope) -> None:
         """Take the client's address and scheme from a trusted proxy.
 
-        Each proxy adds the address that it was called from at the end. What a client has sent stands before that, so
-        the last address counts that is no proxy's.
+        Each proxy appends the address of its client. Addresses that a client made up come before that, so the last
+        address that is not a proxy's counts.
         """
         client = scope["client"]
         if client is None or not self._is_proxy(client[0]):
@@ -72,12 +72,12 @@ class RequestFilter:
     def _why_not(self, scope: Scope) -> PostbusError | None:
         hosts = _all(scope, b"host")
         if len(hosts) > 1:
-            return InvalidInput("the request names several hosts", remedy="send one header Host")
+            return InvalidInput("the request names several hosts", remedy="send one Host header")
         host = hosts[0] if hosts else "localhost"
         name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host
         if not is_loopback(name.strip("[]")):
             return NotAllowed(
-                f"this server is not {host}", remedy="call it by the address that it tells when it starts"
+                f"this server is not {host}", remedy="use the address that the server names when it starts"
             )
         origins = _all(scope, b"origin")
         if origins and self._origins.issuperset(origins):

@@ -1,4 +1,4 @@
-"""Rights: which role each route takes, and what limits of a token it obeys. The one place that says so.
+"""Rights: the roles that each route needs, and the limits of tokens that apply to it. No other place decides this.
 
 docs/security.md shows this table to people, and a test compares the two.
 """
@@ -15,18 +15,18 @@ ROLES: tuple[str, ...] = get_args(TokenRole)
 
 _INCLUDED = {"operator": frozenset({"observer"}), "admin": frozenset({"observer", "operator"})}
 _GET_PAYLOADS = frozenset({"consumer", "admin"})
-"""Roles that bring payloads: by pops, and by webhooks."""
+"""Roles that see payloads: by pops, and by webhooks."""
 
 
 class Right(msgspec.Struct, frozen=True):
     """The rights that a route requires of its caller."""
 
     roles: tuple[str, ...]
-    """One of them is enough; without any, nobody is asked."""
+    """The caller needs one of them. Without any, the route is for everybody."""
     all_groups: bool = False
-    """It concerns more than the groups that a token may be limited to."""
+    """Whether the token must be for all groups."""
     all_topics: bool = False
-    """It concerns more than the topics that a token may be limited to."""
+    """Whether the token must be for all topics."""
 
 
 _EVERYBODY = Right(())
@@ -54,7 +54,7 @@ RIGHTS: dict[str, Right] = {
     "dead_letter": _CONSUME,
     "release": _CONSUME,
     "extend": _CONSUME,
-    "transaction": Right(("consumer", "producer")),  # which of them, depends on what is in it
+    "transaction": Right(("consumer", "producer")),  # its contents decide which of them
     "subscribe_group": Right(("consumer", "admin")),
     "browse_messages": _LOOK,
     "show_message": _LOOK,
@@ -77,7 +77,7 @@ RIGHTS: dict[str, Right] = {
     "pause_group": _OPERATE,
     "resume_group": _OPERATE,
     "seek_group": _OPERATE,
-    "resurrect_group": _OPERATE,  # without what it missed: admin
+    "resurrect_group": _OPERATE,  # without catch_up: admin
     "resume_catch_up": _OPERATE,
     "redrive_dead_letters": _OPERATE,
     "cancel_group": _ADMINISTER,
@@ -100,9 +100,9 @@ RIGHTS: dict[str, Right] = {
 
 
 def held_by(roles: frozenset[str], *, sees_payloads: bool) -> frozenset[str]:
-    """The roles that somebody has who was given these: admins are operators too, and operators observers.
+    """These roles, and those that they include: an admin is also an operator, and an operator also an observer.
 
-    Without payloads nobody is a consumer or an admin: these roles bring them.
+    A caller without payloads is neither a consumer nor an admin, because these roles see payloads.
     """
     given = roles if sees_payloads else roles - _GET_PAYLOADS
     return given.union(*(_INCLUDED.get(role, frozenset()) for role in given))

@@ -37,10 +37,10 @@ InCall = NamedDependency[SkipValidation[Call]]
 SLASH = "\x1f"
 """Stands for an encoded slash within a name, while routes are looked up."""
 _MEANINGS = {
-    400: "The request is wrong: change it.",
+    400: "The request is invalid.",
     401: "The request has no valid token.",
     403: "The token lacks the role, the topic or the group.",
-    404: "Nothing has this name.",
+    404: "There is nothing with this name.",
     409: "The request conflicts with the current state.",
     413: "The request is too large.",
     429: "Too many requests, or too many at the same time: see Retry-After.",
@@ -50,7 +50,7 @@ _ALWAYS = (400, 401, 403, 429, 503)
 
 
 class HttpRoute(HTTPRouteHandler):
-    """Answers callers without payloads without them, whatever its function returns."""
+    """Removes payloads from answers to callers without payloads, whatever its function returns."""
 
     async def to_response(self, app: Litestar, data: Any, request: Request[Any, Any, Any]) -> ASGIApp:
         call: Call | None = getattr(request.state, "call", None)
@@ -66,7 +66,7 @@ def route(
     tag: str,
     media_type: str | None = None,
 ) -> Callable[[Callable[..., Any]], HTTPRouteHandler]:
-    """A route. RIGHTS says by its name who may use it. `errors` are those beyond the usual."""
+    """A route. RIGHTS has the right that it needs, by its name. `errors` are its statuses beyond the usual ones."""
 
     def register(function: Callable[..., Any]) -> HTTPRouteHandler:
         name = function.__name__
@@ -93,7 +93,7 @@ def route(
 
 
 async def let_in(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:
-    """Find out who calls, and refuse those who may not: by role, by topic and group in the path, by their limits."""
+    """Find the caller, and check its rights, its limits, and the topic and group in the path."""
     server: ServerContext = connection.app.state.server
     authorization = connection.headers.get("authorization")
     address = connection.client.host if connection.client else ""
@@ -136,7 +136,7 @@ def _with_slashes(value: Any) -> Any:
 
 
 class BodyReader(AbstractDTO[Any]):
-    """Reads a body by its type, without a detour: what is raw stays as it came."""
+    """Decodes a body straight into its type. Raw JSON stays as it was sent."""
 
     model_type = object
     config = DTOConfig()
@@ -168,7 +168,7 @@ class BodyReader(AbstractDTO[Any]):
 
     @classmethod
     def generate_field_definitions(cls, model_type: type[Any]) -> Generator[DTOFieldDefinition, None, None]:
-        yield from ()  # bodies are not taken apart
+        yield from ()  # bodies are decoded as a whole
 
     @classmethod
     def detect_nested_field(cls, field_definition: FieldDefinition) -> bool:
@@ -176,7 +176,7 @@ class BodyReader(AbstractDTO[Any]):
 
 
 class RawSchema(OpenAPISchemaPlugin):
-    """JSON that is passed on as it is may be anything."""
+    """The schema of JSON that is passed on unchanged, which may be anything."""
 
     def is_plugin_supported_field(self, field_definition: FieldDefinition) -> bool:
         return field_definition.annotation is msgspec.Raw
@@ -196,4 +196,4 @@ COMMON: dict[str, Any] = {
     "plugins": [RawSchema()],
     "logging_config": None,
 }
-"""What each application with routes is made with."""
+"""The arguments of every application that has the routes."""

@@ -1,4 +1,4 @@
-"""Running the server: it listens, serves, does the upkeep, and ends when it is told to."""
+"""Running the server: listening, serving, maintenance, and ending."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class _Uvicorn(uvicorn.Server):
 
 
 class HttpServer:
-    """Serves a bus by HTTP. Listens from the moment it is made, and serves while it runs."""
+    """Serves a bus over HTTP. It listens once it is made, and serves while `run` runs."""
 
     def __init__(self, bus: Bus, settings: ServerSettings) -> None:
         self._bus = bus
@@ -79,7 +79,7 @@ class HttpServer:
 
     @property
     def url(self) -> str:
-        """Where it can be reached: an address, or unix: and the path of a socket."""
+        """The address of the server: a URL, or unix: and the path of a socket."""
         if self._settings.unix_socket is not None:
             return f"unix:{self._settings.unix_socket.path}"
         host, port = self._socket.getsockname()[:2]
@@ -87,7 +87,7 @@ class HttpServer:
         return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Serve until `stop` is set. What is asked then is answered first; who waits gets nothing."""
+        """Serve until `stop` is set. Running requests are answered first; polls end without messages."""
         self._server = server = _Uvicorn(
             uvicorn.Config(
                 self._app,
@@ -97,7 +97,7 @@ class HttpServer:
                 log_config=None,
                 access_log=False,
                 server_header=False,
-                proxy_headers=False,  # uvicorn would believe those of this machine: see RequestFilter
+                proxy_headers=False,  # uvicorn would trust any proxy on this machine: see RequestFilter
                 headers=[*_HEADERS, *([_HSTS] if self._settings.tls_cert else [])],
                 timeout_graceful_shutdown=_GRACE,
                 timeout_keep_alive=_KEEP_ALIVE,
@@ -109,7 +109,7 @@ class HttpServer:
         serving = asyncio.create_task(server.serve(sockets=[self._socket]), name="postbus-http")
         ending = asyncio.create_task(stop.wait(), name="postbus-http-stop")
         webhooks = self._webhooks.run(self._context.stopping)
-        # There may be no other process that looks after leases that end, and after what is no longer needed.
+        # There may be no other process that returns expired leases and sweeps.
         sweeping = MaintenanceLoop(await self._bus.connect(), "serve")
         context, uses = self._context, self._context.authenticator.uses
         watching = (self._slots.watch(stop), context.token_watch.run(stop))
@@ -133,6 +133,6 @@ class HttpServer:
             task.result()
 
     def abort(self) -> None:
-        """Do not wait for requests that go on when it ends."""
+        """End without waiting for running requests."""
         if self._server is not None:
             self._server.force_exit = True

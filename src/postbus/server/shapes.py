@@ -1,4 +1,4 @@
-"""Requests of callers, as JSON."""
+"""Bodies of requests, as JSON."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _LEASED = {"id": "4096", "token": "5f6a7b8c-0d1e-4f20-8a3b-4c5d6e7f8091"}
 
 
 class RequestBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """Unknown fields are refused: a misspelt option would do nothing."""
+    """A body of a request. Unknown fields are refused, because a misspelt option would do nothing."""
 
     EXAMPLE: ClassVar[dict[str, Any]] = {}
 
@@ -45,16 +45,17 @@ class NewMessage(RequestBody, kw_only=True):
     ] = UNSET
     text: str | UnsetType = UNSET
     base64: str | UnsetType = UNSET
-    content_type: Annotated[str | None, Meta(description="What the bytes are; otherwise told by the field used.")] = (
-        None
-    )
-    key: Annotated[str | None, Meta(description="What order is kept by.", examples=["customer-7"])] = None
+    content_type: Annotated[str | None, Meta(description="What the bytes are. By default, the field decides.")] = None
+    key: Annotated[
+        str | None,
+        Meta(description="Messages with the same key are handled one after the other.", examples=["customer-7"]),
+    ] = None
     headers: dict[str, str] | None = None
     priority: Annotated[int, Meta(ge=0, le=9)] | None = None
     delay: Annotated[Seconds | None, Meta(description="Deliver after this long.", examples=["30s"])] = None
     deliver_at: Annotated[datetime, Meta(tz=True)] | None = None
     dedup_key: Annotated[
-        str | None, Meta(description="Pushing again with it, within the topic's window, only returns the first id.")
+        str | None, Meta(description="Pushing with it again, within the topic's window, only returns the first id.")
     ] = None
     correlation_id: str | None = None
 
@@ -64,33 +65,36 @@ class PopBody(RequestBody, kw_only=True):
 
     EXAMPLE: ClassVar[dict[str, Any]] = {"count": 10, "wait": 1, "lease": "30s"}
 
-    group: Annotated[str | None, Meta(description="Whose messages, of a PUB_SUB topic.", examples=[None])] = None
-    count: Annotated[int, Meta(ge=1, description="Messages, at most.")] = 1
+    group: Annotated[str | None, Meta(description="The group, of a PUB_SUB topic.", examples=[None])] = None
+    count: Annotated[int, Meta(ge=1, description="The largest number of messages.")] = 1
     wait: Annotated[float, Meta(ge=0, le=60, description="Seconds to wait for the first one.", examples=[0])] = 0.0
     lease: Annotated[
-        Seconds | None, Meta(description="How long they are yours, unless you extend it; the topic's otherwise.")
+        Seconds | None,
+        Meta(description="How long they are yours, unless you extend it. By default, as the topic says."),
     ] = None
     key: Annotated[str | None, Meta(description="Only messages of this key, of a PUB_SUB topic.")] = None
     auto_ack: Annotated[bool, Meta(description="Settle them at once: each is delivered at most once.")] = False
     mode: Annotated[
         Mode | None,
-        Meta(description="Where a group begins that has never asked for these messages before; all by default."),
+        Meta(description="Where a new group begins. By default, all."),
     ] = None
     timestamp: Annotated[
-        Annotated[datetime, Meta(tz=True)] | None, Meta(description="For mode timestamp: what was published since.")
+        Annotated[datetime, Meta(tz=True)] | None,
+        Meta(description="For mode timestamp: the time of the first messages."),
     ] = None
-    message_id: Annotated[Id | None, Meta(description="For mode message, of one topic: the first one.")] = None
+    message_id: Annotated[Id | None, Meta(description="For mode message, of one topic: the first message.")] = None
     look_back: Annotated[
-        Seconds | None, Meta(description="For mode new: how far before now it begins; 4 seconds.", examples=[None])
+        Seconds | None,
+        Meta(description="For mode new: how long before now it begins. By default, 4 seconds.", examples=[None]),
     ] = None
 
 
 class ScopePopBody(PopBody, kw_only=True):
-    """The same for a group and all topics of a namespace, of a task, or whose names fit a pattern."""
+    """The same for a group of all topics of a namespace, of a task, or whose names match a pattern."""
 
     EXAMPLE: ClassVar[dict[str, Any]] = {"group": "audit", "pattern": "orders.*", "count": 10, "wait": 1}
 
-    group: Annotated[str, Meta(pattern=NAME, description="Whose messages.", examples=["audit"])]
+    group: Annotated[str, Meta(pattern=NAME, description="The group.", examples=["audit"])]
     namespace: str | None = None
     task: str | None = None
     pattern: Annotated[
@@ -104,14 +108,14 @@ class ScopeHeartbeat(RequestBody, kw_only=True):
 
     EXAMPLE: ClassVar[dict[str, Any]] = {"group": "audit", "pattern": "orders.*"}
 
-    group: Annotated[str, Meta(pattern=NAME, description="Whose consumer lives.", examples=["audit"])]
+    group: Annotated[str, Meta(pattern=NAME, description="The group.", examples=["audit"])]
     namespace: str | None = None
     task: str | None = None
     pattern: Annotated[str | None, Meta(examples=["orders.*"])] = None
 
 
 class LeasedMessage(msgspec.Struct, kw_only=True):
-    """A message that was popped: its id and its lease's token. Other fields are passed over."""
+    """A message that was popped: its id and its lease's token. Other fields are ignored."""
 
     id: Id
     token: Annotated[UUID, Meta(examples=["5f6a7b8c-0d1e-4f20-8a3b-4c5d6e7f8091"])]
@@ -138,7 +142,7 @@ class RetryBody(RequestBody, kw_only=True):
     }
 
     messages: LeasedMessages
-    delay: Annotated[Seconds | None, Meta(description="After this long; by the topic's policy otherwise.")] = None
+    delay: Annotated[Seconds | None, Meta(description="Wait this long. By default, as the topic's policy says.")] = None
     error: str | None = None
 
 
@@ -153,7 +157,7 @@ class DeadLetterBody(RequestBody, kw_only=True):
 
 
 class ExtendBody(RequestBody, kw_only=True):
-    """Messages to be held for longer, counted from now."""
+    """Messages whose leases are extended, counted from now."""
 
     EXAMPLE: ClassVar[dict[str, Any]] = {"messages": [_LEASED], "lease": "1 minute"}
 
@@ -169,7 +173,7 @@ class TopicMessages(RequestBody, kw_only=True):
 
 
 class TransactionBody(RequestBody, kw_only=True):
-    """Acks and pushes that happen together, or not at all."""
+    """Acks and pushes that are committed together, or not at all."""
 
     EXAMPLE: ClassVar[dict[str, Any]] = {
         "ack": [_LEASED],
@@ -181,7 +185,7 @@ class TransactionBody(RequestBody, kw_only=True):
 
 
 class TopicSettings(RequestBody, kw_only=True, omit_defaults=True):
-    """Options of a topic: what is left out stays, or has its default."""
+    """Options of a topic. Those that are left out stay, or have their defaults."""
 
     EXAMPLE: ClassVar[dict[str, Any]] = {"max_attempts": 5, "lease": "1 minute"}
 
@@ -213,14 +217,14 @@ class TopicSettings(RequestBody, kw_only=True, omit_defaults=True):
 
 
 class HealthLimitsBody(RequestBody, kw_only=True, omit_defaults=True):
-    """From when on groups count as being in trouble. "off" is no limit, null what the less specific limits say."""
+    """The limits beyond which a group is in trouble. "off" means no limit, null the next less specific one."""
 
     EXAMPLE: ClassVar[dict[str, Any]] = {"lag_age": "10 minutes"}
 
     failed_share: Annotated[
         float | Literal["off"] | UnsetType | None,
         Meta(
-            description="The share of calls in the last 5 minutes that failed, if these are 5 or more; 0.5 by default."
+            description="The share of calls in the last 5 minutes that failed, if these are 5 or more. By default, 0.5."
         ),
     ] = UNSET
     lag: Annotated[int | Literal["off"] | UnsetType | None, Meta(description="Messages before a group.")] = UNSET
@@ -229,7 +233,7 @@ class HealthLimitsBody(RequestBody, kw_only=True, omit_defaults=True):
     ] = UNSET
     stopped_for: Annotated[
         Seconds | UnsetType | None,
-        Meta(description="How long after a planned stop nobody has to work for a group; 24 hours by default."),
+        Meta(description="How long a group may have no consumer after a planned stop. By default, 24 hours."),
     ] = UNSET
 
 
@@ -243,7 +247,7 @@ class NewTopic(RequestBody, kw_only=True):
 
 
 class LogPosition(RequestBody, kw_only=True):
-    """A place in a log."""
+    """A position in a log."""
 
     start: StartKind = "FROM_NOW"
     timestamp: Annotated[datetime, Meta(tz=True)] | None = None
@@ -251,17 +255,17 @@ class LogPosition(RequestBody, kw_only=True):
 
 
 class SubscribeBody(LogPosition, kw_only=True):
-    """Where a new group starts; one that exists keeps its place."""
+    """The position at which a new group starts. An existing group keeps its position."""
 
     EXAMPLE: ClassVar[dict[str, Any]] = {"start": "FROM_BEGINNING"}
 
-    on_failure: Annotated[OnFailure, Meta(description="What a failing message does to the others of its key.")] = (
+    on_failure: Annotated[OnFailure, Meta(description="The effect of a failing message on later ones of its key.")] = (
         "block"
     )
 
 
 class SeekBody(LogPosition, kw_only=True):
-    """Where a group goes to."""
+    """The position to which a group is moved."""
 
     EXAMPLE: ClassVar[dict[str, Any]] = {
         "start": "FROM_TIMESTAMP",
@@ -270,11 +274,11 @@ class SeekBody(LogPosition, kw_only=True):
     }
 
     dry_run: bool = False
-    confirm: Annotated[bool, Meta(description="Whether it is meant: without it the group stays.")] = False
+    confirm: Annotated[bool, Meta(description="Move the group. Without it, the group stays where it is.")] = False
 
 
 class RedriveBody(RequestBody, kw_only=True):
-    """Which dead letters are put back: all, unless something is said."""
+    """The dead letters to put back. By default, all."""
 
     EXAMPLE: ClassVar[dict[str, Any]] = {"reason_like": "timeout%", "rate": 10}
 
@@ -285,12 +289,12 @@ class RedriveBody(RequestBody, kw_only=True):
     died_before: Annotated[datetime, Meta(tz=True)] | None = None
     key: str | None = None
     max_count: Annotated[int, Meta(ge=1)] | None = None
-    rate: Annotated[float | None, Meta(description="Per second, to spread them.")] = None
+    rate: Annotated[float | None, Meta(description="Dead letters per second, to spread them.")] = None
     dry_run: bool = False
 
 
 class PurgeDeadLettersBody(RequestBody, kw_only=True):
-    """Which dead letters are deleted for good: all, unless something is said."""
+    """The dead letters to delete for good. By default, all."""
 
     EXAMPLE: ClassVar[dict[str, Any]] = {"died_before": "2030-01-31T18:00:00Z"}
 
@@ -309,7 +313,7 @@ class PurgeBody(RequestBody, kw_only=True):
 
 
 class NewWebhook(RequestBody, kw_only=True):
-    """Where a topic's messages are to be sent."""
+    """A webhook to be created."""
 
     EXAMPLE: ClassVar[dict[str, Any]] = {
         "name": "billing",
@@ -328,7 +332,7 @@ class NewWebhook(RequestBody, kw_only=True):
 
 
 class WebhookSettings(RequestBody, kw_only=True):
-    """Options that are left out stay as they are."""
+    """Options of a webhook. Those that are left out stay."""
 
     EXAMPLE: ClassVar[dict[str, Any]] = {"enabled": False}
 

@@ -11,7 +11,7 @@ _TAG = "tokens"
 
 @route("GET", "/v1/tokens", tag=_TAG)
 async def list_tokens(call: InCall, cursor: Cursor = None, limit: Limit = 1000) -> Tokens:
-    """All tokens, also those that are revoked or expired: what they may do, who made them, when they were last used.
+    """All tokens, also revoked and expired ones, with their rights, who made them, and when they were last used.
 
     Go on with next as cursor.
     """

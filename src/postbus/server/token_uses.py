@@ -1,4 +1,4 @@
-"""When tokens were last used: written in the background, and seldom."""
+"""The last use of tokens: written in the background, and seldom."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PATIENCE = 1.0  # seconds
 
 
 class TokenUses:
-    """Collects which tokens work, and tells the database. What is not written yet when a process dies is not told."""
+    """Collects which tokens are used, and writes that to the database. A process that dies loses the last ones."""
 
     def __init__(self, store: Callable[[], Awaitable[Store]]) -> None:
         self._store = store
@@ -26,7 +26,7 @@ class TokenUses:
         self._waiting: dict[str, bytes] = {}
 
     def note(self, token_id: str, digest: bytes) -> None:
-        """A token has just been found to work."""
+        """Note that a token was used."""
         now = time.monotonic()
         if now - self._noted.get(token_id, float("-inf")) < _APART:
             return
@@ -37,7 +37,7 @@ class TokenUses:
             self._waiting[token_id] = digest
 
     async def write(self) -> None:
-        """Write down what was noted. While the database is away it waits here."""
+        """Write what was noted. While the database is away, it waits here."""
         if not self._waiting:
             return
         waiting, self._waiting = self._waiting, {}
@@ -48,7 +48,7 @@ class TokenUses:
             raise
 
     async def end(self) -> None:
-        """Write down what is left, if that goes quickly."""
+        """Write the rest, if that is quick."""
         with suppress(PostbusError, TimeoutError):
             async with asyncio.timeout(_PATIENCE):
                 await self.write()

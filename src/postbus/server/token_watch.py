@@ -1,4 +1,4 @@
-"""Ends polls and streams whose callers may not go on: their token was revoked, or has expired."""
+"""Ends polls and streams whose token was revoked or has expired."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from contextlib import contextmanager
 from postbus._runtime.loop import repeat
 from postbus.server.callers import Authenticator
 
-_EVERY = 2.0  # seconds between two looks: docs promise five
+_EVERY = 2.0  # seconds between two checks: docs promise five
 
 
 class TokenWatch:
-    """Looks again at the tokens of those who wait: one statement for all of them."""
+    """Checks the tokens of all polls and streams again, by one statement."""
 
     def __init__(self, authenticator: Authenticator) -> None:
         self._authenticator = authenticator
         self._waiting: defaultdict[str, set[Callable[[], object]]] = defaultdict(set)
-        """By the header that a request was let in by: how each of its polls and streams is ended."""
+        """For each authorization header, the functions that end its polls and streams."""
 
     @contextmanager
     def watching(self, authorization: str | None, end: Callable[[], object]) -> Iterator[None]:
@@ -36,11 +36,11 @@ class TokenWatch:
                 del self._waiting[authorization]
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Look until `stop` is set."""
+        """Check until `stop` is set."""
         await repeat(self.tick, name="token-watch", every=_EVERY, stop=stop)
 
     async def tick(self) -> None:
-        """Look once."""
+        """Check once."""
         if self._waiting:
             for authorization in await self._authenticator.refused(list(self._waiting)):
                 for end in list(self._waiting.get(authorization, ())):

@@ -19,7 +19,7 @@ _TAG = "topics"
 
 @route("GET", "/v1/topics", tag=_TAG)
 async def list_topics(call: InCall, cursor: Cursor = None, limit: Limit = 1000) -> Topics:
-    """All topics that you may see, with their options and what they hold. Go on with next as cursor."""
+    """All topics that you may see, with options and message counts. Go on with next as cursor."""
     [after] = decoded_cursor(cursor, ("",))
     store = await call.bus.connect()
     page = await store.topic_page(after=after, limit=limit, topics=call.caller.topics)
@@ -29,7 +29,7 @@ async def list_topics(call: InCall, cursor: Cursor = None, limit: Limit = 1000) 
 
 @route("POST", "/v1/topics", status=201, errors=(409,), tag=_TAG)
 async def create_topic(call: InCall, data: JSONBody[NewTopic]) -> TopicView:
-    """Create a topic. Needed only where its options differ from the defaults."""
+    """Create a topic. This is needed only if its options differ from the defaults."""
     call.caller.check_topic(data.name)
     await call.admin.create_topic(data.name, **_given(data.options))
     return await _shown(call, data.name)
@@ -37,16 +37,16 @@ async def create_topic(call: InCall, data: JSONBody[NewTopic]) -> TopicView:
 
 @route("GET", "/v1/topics/{topic:str}", errors=(404,), tag=_TAG)
 async def show_topic(call: InCall, topic: TopicName) -> TopicView:
-    """A topic, with its options and what it holds."""
+    """A topic, with its options and message counts."""
     return await _shown(call, topic)
 
 
 @route("PATCH", "/v1/topics/{topic:str}", errors=(404, 409), tag=_TAG)
 async def set_topic(call: InCall, topic: TopicName, data: JSONBody[TopicSettings]) -> TopicView:
-    """Change options of a topic: those that are left out stay."""
+    """Change options of a topic. Those that are left out stay."""
     given = _given(data)
     if not given:
-        raise InvalidOption("nothing is to be changed", remedy='give an option, such as {"max_attempts": 5}')
+        raise InvalidOption("no option is given", remedy='give one such as {"max_attempts": 5}')
     await call.admin.set_topic(topic, **given)
     return await _shown(call, topic)
 
@@ -73,7 +73,7 @@ async def resume_topic(call: InCall, topic: TopicName) -> TopicView:
 
 @route("POST", "/v1/topics/{topic:str}/purge", errors=(404, 409), tag=_TAG)
 async def purge_topic(call: InCall, topic: TopicName, data: JSONBody[PurgeBody]) -> Count:
-    """Delete what waits in a QUEUE."""
+    """Delete the waiting messages of a QUEUE."""
     return Count(count=await call.admin.purge_topic(topic, dry_run=data.dry_run), dry_run=data.dry_run)
 
 

@@ -1,4 +1,4 @@
-"""Answers for callers that are limited to some groups: nothing of any other group, and nothing that follows from it."""
+"""Answers for callers that are limited to some groups: they reveal nothing about other groups."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from postbus.server.views.topics import TopicView
 
 
 def of_topic(caller: Caller, topic: TopicInfo) -> TopicView:
-    """Show a topic. Without counts over its groups, if the caller is limited to some."""
+    """Show a topic. A caller that is limited to some groups gets no counts over all of them."""
     shown = view(TopicView, topic)
     if caller.has_all_groups:
         return shown
@@ -42,7 +42,7 @@ def of_message(caller: Caller, story: QueueMessage | MessageStory) -> MessageSto
 
 
 def no_message(topic: str, message_id: int) -> MessageNotFound:
-    """The same words as of a message that never was."""
+    """The same words as for a message that was never there."""
     return MessageNotFound(
         f"topic '{topic}' has no message {message_id}",
         remedy="it was dropped when its retention had passed, or never was there",
@@ -50,7 +50,7 @@ def no_message(topic: str, message_id: int) -> MessageNotFound:
 
 
 def of_findings(caller: Caller, findings: list[GroupFinding]) -> Iterator[GroupFinding]:
-    """Find problems of the caller's groups."""
+    """The problems of the caller's groups."""
     for one in findings:
         if not caller.sees(one.topic):
             continue
@@ -61,6 +61,6 @@ def of_findings(caller: Caller, findings: list[GroupFinding]) -> Iterator[GroupF
             seen = [name for name in groups if caller.sees_group(name)]
             if seen == groups:
                 yield one
-            elif seen:  # its figures are those of all of them
+            elif seen:  # the figures are those of all its groups
                 text = "it has messages that were not settled for long"
                 yield msgspec.structs.replace(one, group=", ".join(seen), text=text)

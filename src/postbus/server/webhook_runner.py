@@ -1,4 +1,4 @@
-"""Webhooks: messages are pushed by HTTP to where they are wanted, by ordinary consumers that this process runs."""
+"""Running webhooks: ordinary consumers of this process, which send messages to addresses over HTTP."""
 
 from __future__ import annotations
 
@@ -35,11 +35,14 @@ class Webhook:
         self.row = row
         self.sink = WebhookSink(
             secrets=[row["secret"]], timeout=row["timeout"], connections=row["concurrency"], reach=reach,
-            tells_answers=False,  # or whoever makes a webhook could read what only this server reaches
+            tells_answers=False,  # else the creator of a webhook could read answers that only this server gets
         )  # fmt: skip
 
     async def post(self, message: Message) -> Outcome:
-        """Send a message. Where nobody listens, that is an attempt as well: others of the topic do not wait for it."""
+        """Send a message.
+
+        If nobody listens, that counts as an attempt, so that other messages of the topic need not wait.
+        """
         [outcome] = await self.sink.send([self._parcel(message)])
         return (
             Retry(error=f"nobody listens at {public_address(self.row['url'])}")
@@ -48,14 +51,14 @@ class Webhook:
         )
 
     def _parcel(self, message: Message) -> Parcel:
-        told = {
+        fields = {
             "postbus-event-id": message.event_id,
             "postbus-topic": message.topic,
             "postbus-attempt": str(message.attempt),
             "postbus-published-at": message.published_at.isoformat(),
             "postbus-key": message.key,
             "postbus-correlation-id": message.correlation_id,
-            # In one field: their names may be none of HTTP, or mean something there.
+            # In one field, because their names may be invalid in HTTP, or have a meaning there.
             "postbus-headers": json.dumps(dict(message.headers)) if message.headers else None,
         }
         return Parcel(
@@ -65,7 +68,7 @@ class Webhook:
             key=message.key,
             body=message.payload,
             content_type=safe_content_type(message.content_type),
-            headers={name: value for name, value in told.items() if value is not None},
+            headers={name: value for name, value in fields.items() if value is not None},
             message=message,
         )
 
@@ -81,7 +84,7 @@ class WebhookRunner:
         self._asking: list[asyncio.Event] = []
 
     async def changed(self) -> None:
-        """Something has changed: returns when this process does as it says, or is long about ending a request."""
+        """Apply a change. Returns when this process has applied it, or when a request takes too long to end."""
         followed = asyncio.Event()
         self._asking.append(followed)
         self._look.set()
@@ -95,7 +98,7 @@ class WebhookRunner:
         backoff = Backoff()
         try:
             while not stop.is_set():
-                # Clear before looking: what changes meanwhile must be looked at again.
+                # Clear before looking: a change that comes meanwhile must be looked at again.
                 self._look.clear()
                 asking, self._asking = self._asking, []
                 wanted = await self._wanted(rows)
@@ -125,7 +128,7 @@ class WebhookRunner:
         return fitting
 
     async def _consume(self, rows: Sequence[Row], ending: asyncio.Event) -> None:
-        """One consumer for all of them, until they change."""
+        """Run one consumer for all webhooks, until they change."""
         if not rows:
             return
         try:

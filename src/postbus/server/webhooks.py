@@ -35,7 +35,7 @@ async def list_webhooks(call: InCall, cursor: Cursor = None, limit: Limit = 1000
 
 @route("POST", "/v1/webhooks", status=201, errors=(409,), tag=_TAG)
 async def create_webhook(call: InCall, data: JSONBody[NewWebhook]) -> CreatedWebhook:
-    """Let the server send a topic's messages to an address. The secret that signs them is told here, once."""
+    """Let the server send a topic's messages to an address. Only this answer has the secret that signs them."""
     call.caller.check_topic(data.topic)
     call.caller.check_group(data.group)
     _check(call, data.secret, data.url)
@@ -55,11 +55,11 @@ async def show_webhook(call: InCall, webhook: Name) -> WebhookView:
 
 @route("PATCH", "/v1/webhooks/{webhook:str}", errors=(404, 409), tag=_TAG)
 async def set_webhook(call: InCall, webhook: Name, data: JSONBody[WebhookSettings]) -> WebhookView:
-    """Change a webhook: what is left out stays. What it is being sent is finished first."""
+    """Change a webhook. Options that are left out stay. Requests under way are finished first."""
     await _own(call, webhook)
     given = {name: value for name, value in msgspec.structs.asdict(data).items() if value is not None}
     if not given:
-        raise InvalidOption("nothing is to be changed", remedy='give something, such as {"enabled": false}')
+        raise InvalidOption("no option is given", remedy='give one such as {"enabled": false}')
     _check(call, data.secret, data.url)
     await call.admin.set_webhook(webhook, **given)
     await call.server.webhooks_changed()
@@ -68,7 +68,7 @@ async def set_webhook(call: InCall, webhook: Name, data: JSONBody[WebhookSetting
 
 @route("DELETE", "/v1/webhooks/{webhook:str}", status=204, errors=(404,), tag=_TAG)
 async def delete_webhook(call: InCall, webhook: Name) -> None:
-    """Remove a webhook. Its group stays, with its place."""
+    """Remove a webhook. Its group stays, with its position."""
     await _own(call, webhook)
     await call.admin.delete_webhook(webhook)
     await call.server.webhooks_changed()
@@ -87,7 +87,7 @@ def _check(call: InCall, secret: str | None, url: str | None) -> None:
 
 
 def _host(url: str) -> str:
-    """The host of an address, or nothing where it has none: then the database refuses it."""
+    """The host of an address. Empty if it has none: then the database refuses it."""
     try:
         return urlsplit(url).hostname or ""
     except ValueError:
@@ -95,7 +95,7 @@ def _host(url: str) -> str:
 
 
 async def _own(call: InCall, name: str) -> WebhookView:
-    """A webhook of one of the caller's topics and groups. Of others it is not told that they are there."""
+    """A webhook of the caller's topics and groups. Others are not found, as if they did not exist."""
     found = await call.admin.webhook(name)
     if not _is_own(call, found):
         raise no_webhook(name)

@@ -1,4 +1,4 @@
-"""Answers for callers without payloads: nothing in them was written by those who publish or handle messages."""
+"""Answers for callers without payloads: they have no text that publishers and handlers wrote."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from postbus.server.views.health import SweepHealthView
 from postbus.server.views.messages import ObservedMessage
 
 A = TypeVar("A")
-_FAILED = " failed: "  # and behind it the error: see sweep_problems.sql
+_FAILED = " failed: "  # the error follows: see sweep_problems.sql
 
 
 def without_payloads(answer: A) -> A:
-    """A copy of what a route answers, and of all that is in it, without what its type says was WRITTEN by others."""
+    """A copy of an answer without the fields that its type, or a type in it, says were WRITTEN by others."""
     if isinstance(answer, list):
         return [without_payloads(one) for one in answer]  # type: ignore[return-value]
     if not isinstance(answer, msgspec.Struct):
-        if answer is None or isinstance(answer, Stream):  # which withholds by itself
+        if answer is None or isinstance(answer, Stream):  # follow() withholds in each event
             return answer
         raise TypeError(f"{type(answer).__name__} cannot be shown without payloads")
     changes: dict[str, Any] = {

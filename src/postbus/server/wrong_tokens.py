@@ -1,4 +1,4 @@
-"""Wrong tokens: counted by the address that sends them, and looked up in few statements when there are many.
+"""Wrong tokens: counted by address, and looked up together when an address sends many.
 
 A valid token from the same address is not refused, since behind a proxy or NAT many callers have one address. It waits
 up to a second if this server has not seen it before.
@@ -32,7 +32,7 @@ class WrongTokens:
         self._wrong = RateLimiter(_RATE, _AT_ONCE)
 
     def is_suspect(self, address: str) -> bool:
-        """Whether an address has sent too many wrong tokens of late."""
+        """Whether an address has sent too many wrong tokens recently."""
         return self._wrong.wait_for(_network(address), time.monotonic()) > 0
 
     def note(self, address: str) -> None:
@@ -43,7 +43,7 @@ class WrongTokens:
         """The error for an address that continues with wrong tokens."""
         return TooManyRequests(
             "your address has sent too many wrong tokens",
-            remedy="use a valid token: it is let in, also from this address",
+            remedy="use a valid token: it is accepted from your address too",
             retry_after=self._wrong.wait_for(_network(address), time.monotonic()),
         )
 
@@ -60,7 +60,7 @@ def _network(address: str) -> str:
 
 
 class TokenLookups:
-    """Looks up what is asked for within a second by one statement."""
+    """Looks up all tokens of a second by one statement."""
 
     def __init__(self, look_up: LookUp) -> None:
         self._look_up = look_up
@@ -82,24 +82,24 @@ class TokenLookups:
 
     async def _ask_soon(self) -> None:
         await asyncio.sleep(_EVERY)
-        # What comes while the database answers is for the next statement.
+        # Tokens that arrive while the database answers go into the next statement.
         waiting, self._waiting, self._is_called = self._waiting, {}, False
         try:
             rows = await self._look_up(list(waiting))
         except Exception as error:
             for one in waiting.values():
                 one.set_exception(error)
-                one.exception()  # those who asked may have gone
+                one.exception()  # the requests may have ended
         else:
             for parts, one in waiting.items():
                 one.set_result(rows.get(parts))
 
     async def pause(self) -> None:
-        """Let who sends what cannot be a token wait as long as others do."""
+        """Delay the answer to a malformed token by as long as a lookup takes."""
         await asyncio.sleep(_EVERY)
 
     async def close(self) -> None:
-        """Ask no more."""
+        """Stop looking tokens up."""
         for task in (tasks := list(self._tasks)):
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

@@ -27,7 +27,7 @@ class WebhookView(View, kw_only=True):
 
 
 class CreatedWebhook(WebhookView, kw_only=True):
-    """A webhook with its secret, which is told once."""
+    """A new webhook with its secret, which only this answer has."""
 
     secret: str
 
@@ -41,22 +41,22 @@ class Tokens(ListPage, kw_only=True):
 
 
 class AuditEntryView(View, kw_only=True):
-    """Something that somebody did to a topic, a group, a token or a setting."""
+    """An action on a topic, a group, a token or a setting."""
 
     id: Id
     at: datetime
     login: Annotated[str, Meta(description="The user who logged in to the database.")]
     role: Annotated[str | None, Meta(description="The role that this session had taken.")]
-    actor: Annotated[str | None, Meta(description="Who acted, as told by whoever has the login.")]
+    actor: Annotated[str | None, Meta(description="The actor that the client named.")]
     program: str | None
     address: str | None
     action: Annotated[str, Meta(examples=["topic.set"])]
     topic: str | None
     group_name: str | None
-    target: Annotated[str | None, Meta(description="What else it was done to: a token, a webhook, a scope.")]
-    affected: Annotated[int | None, Meta(description="Messages, or rows.")]
-    given: Annotated[dict[str, Any] | None, Meta(description="What these were chosen by.")]
-    before: Annotated[dict[str, Any] | None, Meta(description="Of what was changed.")]
+    target: Annotated[str | None, Meta(description="Another object of the action: a token, a webhook, a scope.")]
+    affected: Annotated[int | None, Meta(description="The number of messages or rows.")]
+    given: Annotated[dict[str, Any] | None, Meta(description="The arguments that chose them.")]
+    before: Annotated[dict[str, Any] | None, Meta(description="The former values of what was changed.")]
     after: dict[str, Any] | None
 
 

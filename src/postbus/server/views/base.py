@@ -13,7 +13,7 @@ class View(msgspec.Struct, kw_only=True):
     """The root of all answers."""
 
     WRITTEN: ClassVar[tuple[str, ...]] = ()
-    """Fields that hold what publishers and handlers have written: null for callers without payloads."""
+    """Fields with text of publishers and handlers. They are null for callers without payloads."""
 
 
 class Problem(View, kw_only=True):
@@ -30,7 +30,7 @@ class Problem(View, kw_only=True):
 class ListPage(View, kw_only=True):
     """A page of a list."""
 
-    next: Annotated[str | None, Meta(description="Leads to the next page, as cursor. null: there is none.")] = None
+    next: Annotated[str | None, Meta(description="The cursor of the next page. Null if there is none.")] = None
 
 
 class Count(View, kw_only=True):

@@ -1,4 +1,4 @@
-"""Answers to those who publish and consume."""
+"""Answers to producers and consumers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Delivered(MessageView, kw_only=True):
 
     event_id: Annotated[str, Meta(description="Its identity, on every path and at every delivery.")]
     content_type: str
-    token: Annotated[str | None, Meta(description="Settles it; null with auto_ack.")]
+    token: Annotated[str | None, Meta(description="The token of its lease. Null with auto_ack.")]
     lease_ends_at: datetime | None
     attempt: int
     priority: int
@@ -32,12 +32,12 @@ class PoppedMessages(View, kw_only=True):
 
 
 class Settled(View, kw_only=True):
-    settled: Annotated[int, Meta(description="Messages that this was done to.")]
-    lost: Annotated[list[str], Meta(description="Those that are not yours any more: nothing was done to them.")]
+    settled: Annotated[int, Meta(description="The number of messages that were settled.")]
+    lost: Annotated[list[str], Meta(description="Messages that are no longer yours. Nothing was done to them.")]
 
 
 class Retried(Settled, kw_only=True):
-    dead: Annotated[list[str], Meta(description="Those whose attempts are used up: they are dead letters now.")]
+    dead: Annotated[list[str], Meta(description="Messages whose attempts are used up. They are dead letters now.")]
 
 
 class Committed(View, kw_only=True):
@@ -46,12 +46,14 @@ class Committed(View, kw_only=True):
 
 
 class TopicHeartbeat(View, kw_only=True):
-    """How a group stands in a topic."""
+    """The state of a group in a topic."""
 
     topic: str
     state: Annotated[str, Meta(description="ACTIVE, unless the group is PAUSED.", examples=["ACTIVE"])]
-    missed: Annotated[int | None, Meta(description="If it was DEAD: the messages that it had before it.")]
-    skipped: Annotated[int | None, Meta(description="Of these, the messages that it will not get.")]
+    missed: Annotated[
+        int | None, Meta(description="If it was DEAD: the number of messages that it has to catch up with.")
+    ]
+    skipped: Annotated[int | None, Meta(description="The number of these that it will not get.")]
 
 
 class Heartbeats(View, kw_only=True):

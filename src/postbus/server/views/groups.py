@@ -1,4 +1,4 @@
-"""Answers about groups, and the history that they work through."""
+"""Answers about groups and their catch-ups."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ class GroupView(View, kw_only=True):
     recently_failed: int
     healthy: bool | None
     problem: str | None
-    stopped_at: Annotated[datetime | None, Meta(description="If it was stopped as planned: since when.")]
-    stopped_by: Annotated[str | None, Meta(description="Which consumer stopped it, the last one.")]
-    sink: Annotated[str | None, Meta(description="If it relays to a sink that is away: which one.")]
+    stopped_at: Annotated[datetime | None, Meta(description="If it was stopped as planned: the time.")]
+    stopped_by: Annotated[str | None, Meta(description="The consumer that stopped last.")]
+    sink: Annotated[str | None, Meta(description="The sink, if it relays to one that is away.")]
     sink_away_since: datetime | None
     sink_error: str | None
 
@@ -68,7 +68,7 @@ class SubscribedGroup(View, kw_only=True):
 
 
 class CatchUpView(View, kw_only=True):
-    """History that a group works through."""
+    """The catch-up of a group."""
 
     topic: str
     group_name: str

@@ -11,7 +11,7 @@ from postbus.server.views.base import View
 
 
 class SweepHealthView(View, kw_only=True):
-    """Whether what is no longer needed is removed in time."""
+    """Whether sweeping removes in time what is no longer needed."""
 
     healthy: bool
     reason: str | None
@@ -20,7 +20,7 @@ class SweepHealthView(View, kw_only=True):
 
 
 class SystemHealthView(View, kw_only=True):
-    """Whether somebody should look: healthy is false if there is a warning, or if sweeping falls behind."""
+    """Problems that need attention. healthy is false if there is a warning, or if sweeping falls behind."""
 
     healthy: bool
     findings: list[GroupFinding]
@@ -28,7 +28,7 @@ class SystemHealthView(View, kw_only=True):
 
 
 class HealthLimitsView(View, kw_only=True):
-    """From when on groups count as being in trouble; null where there is no limit."""
+    """The limits beyond which a group is in trouble. Null means no limit."""
 
     failed_share: float | None
     lag: int | None

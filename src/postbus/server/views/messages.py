@@ -28,9 +28,9 @@ class Payload(View, kw_only=True):
     """A payload, in one of three fields: JSON, text, or base64 for all other bytes."""
 
     content_type: str | None
-    payload: Annotated[msgspec.Raw | UnsetType, Meta(description="Where the payload is JSON.")] = UNSET
-    text: Annotated[str | UnsetType, Meta(description="Where its content type is text/…, and it is UTF-8.")] = UNSET
-    base64: Annotated[str | UnsetType, Meta(description="Otherwise.")] = UNSET
+    payload: Annotated[msgspec.Raw | UnsetType, Meta(description="If the payload is JSON.")] = UNSET
+    text: Annotated[str | UnsetType, Meta(description="If its content type is text/…, and it is UTF-8.")] = UNSET
+    base64: Annotated[str | UnsetType, Meta(description="If it is anything else.")] = UNSET
 
 
 class MessageView(Payload, kw_only=True):
@@ -46,7 +46,7 @@ class MessageView(Payload, kw_only=True):
 
 
 class ObservedMessage(MessageView, kw_only=True):
-    """A message as those see it who only look."""
+    """A message as an observer sees it."""
 
     WRITTEN: ClassVar[tuple[str, ...]] = ("key", "correlation_id", "content_type")
     withheld: Annotated[
@@ -59,16 +59,19 @@ class ObservedMessage(MessageView, kw_only=True):
 
 
 class BrowsedMessage(ObservedMessage, kw_only=True):
-    """A message that is still there, and where."""
+    """A retained message, and its state."""
 
     WRITTEN: ClassVar[tuple[str, ...]] = (*ObservedMessage.WRITTEN, "last_error")
-    state: Annotated[QueueState | UnsetType, Meta(description="Of a QUEUE: where it is.")] = UNSET
-    at: Annotated[datetime | UnsetType | None, Meta(description="Due, lease ends, finished or died.")] = UNSET
+    state: Annotated[QueueState | UnsetType, Meta(description="Of a QUEUE: its state.")] = UNSET
+    at: Annotated[
+        datetime | UnsetType | None,
+        Meta(description="When it is due, its lease ends, it was finished or it was given up."),
+    ] = UNSET
     attempts: int | UnsetType = UNSET
     priority: int | UnsetType = UNSET
-    member: Annotated[str | UnsetType | None, Meta(description="Who has it, or had it.")] = UNSET
+    member: Annotated[str | UnsetType | None, Meta(description="The member that has it, or had it.")] = UNSET
     last_error: str | UnsetType | None = UNSET
-    lane: Annotated[int | UnsetType | None, Meta(description="Of a PUB_SUB topic.")] = UNSET
+    lane: Annotated[int | UnsetType | None, Meta(description="Of a PUB_SUB topic: its lane.")] = UNSET
 
 
 class Messages(ListPage, kw_only=True):
@@ -136,7 +139,7 @@ def story_view(message: QueueMessage | MessageStory) -> MessageStoryView:
 
 
 def payload_of(payload: bytes, content_type: str) -> dict[str, Any]:
-    """A payload's field: JSON goes out byte for byte, text as it was pushed."""
+    """The field of a payload: JSON byte for byte, text as it was pushed."""
     if holds_json(payload, content_type):
         return {"payload": msgspec.Raw(payload)}
     if is_text(content_type):
