@@ -285,4 +285,4 @@ async def test_full_disk_is_reported(cli: Cli, bus: Bus) -> None:
     """The error says that the output cannot be written."""
     await bus.send("jobs", 1)
     full = (await cli.redirected(">/dev/full", "topics", "list")).failed(1)
-    assert full.err == "error: cannot write: No space left on device\nremedy: make room, or write elsewhere\n"
+    assert full.err == "error: cannot write: No space left on device\nremedy: free some space, or write elsewhere\n"

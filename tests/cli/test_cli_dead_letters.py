@@ -128,7 +128,7 @@ async def test_purge_deletes_dead_letters(cli: Cli, bus: Bus) -> None:
 MISTAKES = [
     ("redrive jobs", 2, "which dead letters?"),
     ("purge jobs", 2, "which dead letters?"),
-    ("redrive jobs --all --key k", 2, "--all together with"),
+    ("redrive jobs --all --key k", 2, "--all is given together with"),
     ("redrive jobs seven", 2, "ID"),
     ("redrive jobs 99999999999999999999", 2, "ID"),
     ("redrive jobs 7", 3, "no dead letter 7"),

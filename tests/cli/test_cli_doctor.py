@@ -64,7 +64,7 @@ async def test_doctor_warnings_have_remedies(cli: Cli, bus: Bus, conn: Any) -> N
     await conn.execute(bad["settings"]["remedy"])
     again = (await cli.quick("doctor", "--json")).done().json["checks"]
     assert {one["level"] for one in again if one["check"] == "settings"} == {"ok"}
-    assert bad["workers"]["text"] == "none is alive, though messages wait: 1"
+    assert bad["workers"]["text"] == "none is alive, but messages wait: 1"
     assert bad["topics"]["remedy"] == "postbus topics resume jobs"
 
 

@@ -113,9 +113,9 @@ async def test_stored_messages_are_checked(cli: Cli, bus: Bus, conn: Any, semant
     ("args", "code", "told"),
     [
         (("list", "nowhere"), 2, "there is no module 'nowhere'"),
-        (("list", "shop:Sold"), 2, "shop:Sold is no Registry but of type StructMeta"),
+        (("list", "shop:Sold"), 2, "shop:Sold is not a Registry but of type StructMeta"),
         (("list", "shop:other"), 2, "name the registry: shop:registry"),
-        (("list", "shop.py"), 2, "such as: postbus events list shop:registry"),
+        (("list", "shop.py"), 2, "name a module: postbus events list shop:registry"),
         (("check", "shop", "--against", "missing.json"), 2, "cannot read missing.json"),
         (("check", "shop", "--against", "shop.py"), 2, "shop.py is not JSON"),
         (("check", "shop", "--against", "empty.json"), 4, "this is not a document of events"),

@@ -184,7 +184,7 @@ async def test_force_complete_asks_and_skips_old_messages(cli: Cli, bus: Bus, co
 
     assert would.done().json["skipped"] == {"mail": 1, "stock": 1}
     assert (refused.code, "skip messages: mail 1, stock 1?" in refused.err) == (4, True)
-    assert one.done().out == "mail on events skips 1 message\n"
+    assert one.done().out == "mail on events skipped 1 message\n"
     assert both.done().json == {
         "topic": events, "older_than": 7 * 86400.0, "skipped": {"stock": 1}, "dry_run": False,
     }  # fmt: skip

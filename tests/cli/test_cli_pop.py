@@ -46,7 +46,7 @@ async def test_pop_of_an_empty_queue_is_no_error(cli: Cli) -> None:
     """It prints nothing but a note on stderr."""
     shown = (await cli.quick("pop", "jobs")).done()
 
-    assert (shown.out, shown.err) == ("", "nothing is there\n")
+    assert (shown.out, shown.err) == ("", "no messages\n")
 
 
 async def test_pop_waits_for_a_message(cli: Cli, bus: Bus) -> None:

@@ -30,7 +30,7 @@ async def test_topics_are_listed_by_label(cli: Cli, bus: Bus, billing: None) -> 
         listed = (await cli.quick("topics", "list", *flags, "--json")).done().json
         assert [one["name"] for one in listed] == names
     assert "namespace billing, task send" in (await cli.quick("topics", "list")).done().out
-    assert "no topics of that" in (await cli.quick("topics", "list", "--namespace", "x")).done().err
+    assert "no topics in namespace x" in (await cli.quick("topics", "list", "--namespace", "x")).done().err
 
     (await cli.quick("topics", "set", "billing.paid", "--namespace", "", "--task", "mail")).done()
     shown = (await cli.quick("topics", "show", "billing.paid")).done().out
@@ -167,7 +167,7 @@ async def test_consume_reads_all_topics_of_a_scope(
 
     assert "audit is new on" in consumed.done().err
     again = await cli("consume", *flags, "--group", "audit", "--from", "beginning", "--idle", "0.1s")
-    assert ("goes on at its place" in again.done().err, again.out) == (True, "")
+    assert ("goes on at its position" in again.done().err, again.out) == (True, "")
     lines = consumed.out.splitlines()
     assert sorted(line.split()[-1].strip('"') for line in lines) == sorted(payloads)
     assert any("stock.low" in line for line in lines) == ("low" in payloads and "--key" not in flags)

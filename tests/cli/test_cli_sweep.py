@@ -114,4 +114,4 @@ async def test_sweep_forever_maintains_a_database_without_workers(cli: Cli, bus:
 async def test_sweep_without_a_command_shows_help(cli: Cli) -> None:
     """--forever cannot be combined with a command."""
     assert "--forever" in (await cli.quick("sweep")).done().out
-    assert "stands alone" in (await cli.quick("sweep", "--forever", "show")).failed(2).err
+    assert "takes no command" in (await cli.quick("sweep", "--forever", "show")).failed(2).err

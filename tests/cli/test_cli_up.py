@@ -172,7 +172,7 @@ async def test_demo_leaves_foreign_topics_alone(cli: Cli, bus: Bus) -> None:
 
     failed = (await cli("up", "--demo")).failed(4)
 
-    assert "topics of the demo's names: demo.payments" in failed.err
+    assert "topics with the demo's names: demo.payments" in failed.err
 
 
 async def test_up_with_a_dsn_needs_the_demo(cli: Cli) -> None:

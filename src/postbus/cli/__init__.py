@@ -9,7 +9,7 @@ from typing import Literal, TextIO
 
 
 def main() -> None:
-    """Run the command line; what the entry point calls."""
+    """Run the command line. The entry point calls this."""
     try:
         from postbus.cli._app import run
     except ModuleNotFoundError as error:
@@ -20,12 +20,12 @@ def main() -> None:
     _open_closed()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # a terminal without UTF-8 is no reason to fail
+            stream.reconfigure(errors="backslashreplace")  # a terminal without UTF-8 must not make commands fail
     sys.exit(run(sys.argv[1:]))
 
 
 def _open_closed() -> None:
-    """A stream that whoever started us has closed is empty, or goes nowhere. A connection must not get its number."""
+    """Open streams that our caller has closed, empty or to nowhere, so that no connection gets their numbers."""
     sys.stdin = sys.stdin or _nothing("r")
     sys.stdout = sys.stdout or _nothing("w")
     sys.stderr = sys.stderr or _nothing("w")

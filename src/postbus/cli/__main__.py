@@ -1,4 +1,4 @@
-"""`python -m postbus.cli`, for where the script is not on the PATH."""
+"""`python -m postbus.cli`, for when the script is not on the PATH."""
 
 from postbus.cli import main
 

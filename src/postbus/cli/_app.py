@@ -37,16 +37,16 @@ _COMMANDS = {
     "bench": ["bench"],
     "version": ["version"],
 }
-"""The modules of each command. The first has a function of its name, or an `app`, to which the others add.
+"""The modules of each command. The first has a function with the command's name, or an `app`, which the others extend.
 
-Only what is asked for is imported: all of them would double the time that a command takes.
+Only the modules of the given command are imported: importing all of them would double the time that a command takes.
 """
 _EPILOG = "Exit codes: " + "; ".join(f"{code} {meaning}" for code, meaning in EXIT_CODES.items()) + "."
 
 
 def before_the_command(
     ctx: typer.Context,
-    version: Annotated[bool, typer.Option("--version", help="Print the version and end.")] = False,
+    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
     dsn: DsnOption = None,
     data_dir: DataDirOption = None,
     as_json: JsonOption = False,
@@ -62,7 +62,7 @@ def before_the_command(
 
 
 def _app_for(args: list[str]) -> typer.Typer:
-    """The command line, with what is needed of it."""
+    """The command line, with the commands that these arguments need."""
     app = typer.Typer(
         name="postbus",
         help="Transactional messaging inside PostgreSQL.",
@@ -82,7 +82,7 @@ def _app_for(args: list[str]) -> typer.Typer:
 
 
 def _wanted(args: list[str]) -> Iterable[str]:
-    """The command that is asked for; all, if there is none of that name, or no name at all."""
+    """The given command; all commands if none has this name, or no name is given."""
     left = iter(args)
     for one in left:
         if one in ("--dsn", "--data-dir"):

@@ -1,4 +1,4 @@
-"""Commands: the options that all of them have, how they run, and how their errors are told."""
+"""Commands: the options that all of them have, how they run, and how they report errors."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ DsnOption = Annotated[
     typer.Option(
         "--dsn",
         metavar="DSN",
-        help="The database. Without one: the embedded server. (env POSTBUS_DSN)",
+        help="The database; by default the embedded server. (env POSTBUS_DSN)",
         rich_help_panel=_PANEL,
     ),
 ]
@@ -37,7 +37,7 @@ DataDirOption = Annotated[
     typer.Option(
         "--data-dir",
         metavar="DIR",
-        help="Where the embedded server keeps its data. (env POSTBUS_DATA_DIR)",
+        help="The folder in which the embedded server keeps its data. (env POSTBUS_DATA_DIR)",
         rich_help_panel=_PANEL,
     ),
 ]
@@ -49,21 +49,21 @@ JsonOption = Annotated[
 
 @dataclass(frozen=True)
 class Cli:
-    """Options of all commands: which database, and how to write."""
+    """The options of all commands: the database, and the form of the output."""
 
     dsn: str | None = field(default=None, repr=False)
     data_dir: Path | None = None
     as_json: bool = False
 
     def over(self, earlier: Cli) -> Cli:
-        """These options, and for what is missing those that stood before the command's name."""
+        """These options. Missing ones are taken from those before the command's name."""
         chosen = Cli(self.dsn or earlier.dsn, self.data_dir or earlier.data_dir, self.as_json or earlier.as_json)
         if "" in (self.dsn, earlier.dsn):
-            raise usage_error("--dsn is empty", remedy="give a DSN, or leave it out for the embedded server")
+            raise usage_error("--dsn is empty", remedy="give a DSN, or omit --dsn to use the embedded server")
         if chosen.dsn and chosen.data_dir:
             raise usage_error(
                 "--dsn and --data-dir are both given",
-                remedy="--dsn names a server of yours, --data-dir the embedded one: leave one out",
+                remedy="omit one: --dsn names a server of yours, --data-dir the embedded server",
             )
         return chosen
 
@@ -71,21 +71,21 @@ class Cli:
     def server_dsn(self) -> str | None:
         """The DSN of a server that is not ours, or None for the embedded one."""
         if self.data_dir is not None:
-            return None  # said on the command line, so it counts more than the environment
+            return None  # the command line overrides the environment
         return self.dsn or os.environ.get("POSTBUS_DSN") or None
 
     def open_bus(self) -> Bus:
-        """A bus that is not connected yet. Starts the embedded server where it is needed."""
+        """A bus that is not connected yet. Starts the embedded server if the command uses it."""
         return Bus.open(self.server_dsn, data_dir=self.data_dir, actor=os_actor())
 
     def note(self, text: str) -> None:
-        """Tell a person who looks on something that is no part of the result."""
+        """Write a remark for people on stderr. It is no part of the result, and there is none with --json."""
         if not self.as_json:
             say(text, to=sys.stderr)
 
 
 def group(name: str, help: str) -> typer.Typer:
-    """Commands under one name; without one of them it shows what there is."""
+    """Commands under one name. The name alone shows their help."""
     app = typer.Typer(name=name, help=help)
 
     @app.callback(invoke_without_command=True)
@@ -110,7 +110,7 @@ def command(
 ) -> Callable[[C], C]:
     """Register a function, async or not, whose first parameter is a `Cli`.
 
-    It gets the options that all commands have as that `Cli`, and `options` as its **keywords.
+    The `Cli` holds the options that all commands have. The function gets `options` as keyword arguments.
     """
 
     def register(function: C) -> C:
@@ -121,7 +121,7 @@ def command(
 
 
 class OptionsCallable:
-    """A callable with one parameter per option, since that is what Typer reads options from."""
+    """A callable with one parameter per option: Typer reads options from a signature."""
 
     def __init__(self, parameters: Sequence[inspect.Parameter]) -> None:
         self.__signature__ = inspect.Signature(parameters)
@@ -129,7 +129,7 @@ class OptionsCallable:
 
 
 class _Command(OptionsCallable):
-    """Runs a command, and tells its errors."""
+    """Runs a command, and reports its errors."""
 
     def __init__(self, function: Callable[..., Any], options: Sequence[inspect.Parameter]) -> None:
         hints = typing.get_type_hints(function, include_extras=True)
@@ -157,7 +157,7 @@ class _Command(OptionsCallable):
 
 
 def run_command(ctx: typer.Context, cli: Cli, function: Callable[[Cli], Any]) -> None:
-    """Run a function, async or not, as a command with these options, and tell its errors."""
+    """Run a function, async or not, as a command with these options, and report its errors."""
     PROGRAM.set(ctx.command_path)
     earlier: Cli = ctx.obj or Cli()
     code = _run(lambda: function(cli.over(earlier)), earlier.as_json or cli.as_json)
@@ -166,18 +166,18 @@ def run_command(ctx: typer.Context, cli: Cli, function: Callable[[Cli], Any]) ->
 
 
 def keyword(name: str, annotation: Any, default: Any = None) -> inspect.Parameter:
-    """A parameter, for `WithOptions`."""
+    """A parameter, for `OptionsCallable`."""
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
 def option(name: str, kind: Any, help: str, *, flag: str | None = None) -> inspect.Parameter:
-    """An option that may be left out, for `command(options=…)`."""
+    """An option that may be omitted, for `command(options=…)`."""
     flag = flag or f"--{name.replace('_', '-')}"
     return keyword(name, Annotated[kind | None, typer.Option(flag, help=help)])
 
 
 def _run(function: Callable[[], Any], as_json: bool) -> int:
-    """Run a command. Returns the exit code, which a command may return itself."""
+    """Run a command. Returns its exit code: what the command returns, or 0."""
     try:
         result = function()
         if inspect.iscoroutine(result):

@@ -20,7 +20,7 @@ _KEPT = 4000  # characters of stderr
 
 
 class CommandMissing(Exception):
-    """There is no such command, so no message can be handled."""
+    """The command cannot be run, so no message can be handled."""
 
 
 class Executor:
@@ -34,11 +34,11 @@ class Executor:
         process = await asyncio.create_subprocess_shell(
             self._command,
             stdin=asyncio.subprocess.PIPE,
-            # A terminal gets what the command writes from us, since messages may be in it.
+            # On a terminal we write the output ourselves: it may contain messages that control the terminal.
             stdout=asyncio.subprocess.PIPE if self._as_json or sys.stdout.isatty() else None,
             stderr=asyncio.subprocess.PIPE,
             env=os.environ | _environment(message),
-            start_new_session=True,  # Ctrl-C is for us: the command may finish
+            start_new_session=True,  # Ctrl-C is for us: the command finishes
         )
         try:
             output, complaints = await process.communicate(message.payload)
@@ -69,7 +69,7 @@ class Executor:
 
 
 def _pass_on(written: bytes, to: TextIO) -> None:
-    """Write what a command wrote: as it is, but on a terminal without anything that the terminal would obey."""
+    """Write a command's output unchanged; on a terminal, escape what the terminal would obey."""
     if not to.isatty():
         to.buffer.write(written)
     elif written:

@@ -33,11 +33,11 @@ OK, FAILED, USAGE, NOT_FOUND, REFUSED, NO_DATABASE, WRONG_SCHEMA, INTERRUPTED = 
 EXIT_CODES = {
     OK: "ok",
     FAILED: "error",
-    USAGE: "usage",
+    USAGE: "wrong usage",
     NOT_FOUND: "topic, group, message or token not found",
     REFUSED: "refused, invalid input, or a lost lease",
-    NO_DATABASE: "database away, or access denied",
-    WRONG_SCHEMA: "schema missing, too old, too new, or restored from a dump",
+    NO_DATABASE: "the database is away, or access was denied",
+    WRONG_SCHEMA: "the schema is missing, too old, too new, or was restored from a dump",
     INTERRUPTED: "interrupted",
 }
 
@@ -79,7 +79,7 @@ def exit_code_of(error: PostbusError) -> int:
 
 
 def report(error: BaseException, *, as_json: bool) -> int:
-    """Tell an error on stderr, without a traceback. Returns the exit code."""
+    """Report an error on stderr, without a traceback. Returns the exit code."""
     if isinstance(error, KeyboardInterrupt):
         return INTERRUPTED
     if isinstance(error, BrokenPipeError) and _nobody_reads_stdout():
@@ -88,7 +88,7 @@ def report(error: BaseException, *, as_json: bool) -> int:
     if isinstance(error, ConnectionError | asyncpg.InterfaceError | asyncpg.InternalClientError):
         error = translate(error) or error  # left from closing a connection that broke
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:
-        error = CommandError(f"cannot write: {error.strerror}", remedy="make room, or write elsewhere")
+        error = CommandError(f"cannot write: {error.strerror}", remedy="free some space, or write elsewhere")
     if isinstance(error, CommandError):
         tell(error.code, error.message, error.remedy, as_json=as_json)
         return error.exit_code
@@ -104,7 +104,7 @@ def report(error: BaseException, *, as_json: bool) -> int:
         for line in visible_lines("".join(traceback.format_exception(error))):
             print(f"    {line}", file=sys.stderr)
     last_line = traceback.format_exception_only(error)[-1].strip()
-    tell("unexpected", last_line, "set POSTBUS_DEBUG=1 to see where, and report it", as_json=as_json)
+    tell("unexpected", last_line, "set POSTBUS_DEBUG=1 to see where it happened, and report it", as_json=as_json)
     return FAILED
 
 
@@ -122,7 +122,7 @@ def tell(code: str, message: str, remedy: str, *, as_json: bool, log: str = "") 
 
 
 def _parted(error: PostbusError) -> tuple[str, str]:
-    """The message, and the last lines of a log: the embedded server's errors may end with them."""
+    """The message, and the last lines of the server's log, which errors of the embedded server may contain."""
     if not isinstance(error, EmbeddedError):
         return error.message, ""
     message, _, log = error.message.partition("\n")
@@ -136,7 +136,7 @@ def _nobody_reads_stdout() -> bool:
 
 
 def leave_pipe() -> None:
-    """Whoever read our output has left: nothing more is written, also not when the interpreter ends."""
+    """Write nothing more, because the reader of our output is gone, not even when the interpreter ends."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)

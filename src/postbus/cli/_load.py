@@ -17,16 +17,18 @@ T = TypeVar("T")
 
 
 def load(target: str, kind: type[T], *, default: str, usage: str, example: str) -> T:
-    """The object of a module, which is looked for in the current directory too.
+    """Load an object of a module. The module is looked for in the current directory, too.
 
-    `default` is its name if none is given, `usage` how the command is called, `example` how such an object is made.
+    `default` is the name of the object if none is given. Remedies show the command `usage` and the code `example`.
     """
     module_name, _, attribute = target.partition(":")
     attribute = attribute or default
     parts = f"{module_name}.{attribute}".split(".")
     if module_name.endswith(".py") or not all(part.isidentifier() for part in parts):
         suggestion = module_name.removesuffix(".py").replace(os.sep, ".").strip(".") or "shop"
-        raise usage_error(f"{target!r} is not module:{default}", remedy=f"such as: {usage} {suggestion}:{default}")
+        raise usage_error(
+            f"{target!r} is not module:{default}", remedy=f"name a module: {usage} {suggestion}:{default}"
+        )
     module = _import(module_name)
     remedy = _suggestion(module, kind, default, example)
     found: Any = module
@@ -35,7 +37,7 @@ def load(target: str, kind: type[T], *, default: str, usage: str, example: str) 
             raise usage_error(f"{module_name} has no {attribute!r}", remedy=remedy)
         found = getattr(found, part)
     if not isinstance(found, kind):
-        told = f"{module_name}:{attribute} is no {kind.__name__} but of type {type(found).__name__}"
+        told = f"{module_name}:{attribute} is not a {kind.__name__} but of type {type(found).__name__}"
         raise usage_error(told, remedy=remedy)
     return found
 
@@ -53,7 +55,7 @@ def _import(name: str) -> ModuleType:
         if error.name is not None and f"{name}.".startswith(f"{error.name}."):
             raise usage_error(
                 f"there is no module {error.name!r}",
-                remedy=f"run it from the folder that holds it ({Path.cwd()} has none), or set PYTHONPATH",
+                remedy=f"run the command in the folder that has it ({Path.cwd()} has not), or set PYTHONPATH",
             ) from error
         raise _import_failed(name, error) from error
     except PostbusError:
@@ -73,7 +75,7 @@ def _import_failed(name: str, error: BaseException) -> CommandError:
 
 
 def _where(error: BaseException) -> str:
-    """The place in the user's code: the innermost below the current directory, else the innermost."""
+    """The line of code that failed: the innermost one below the current directory, else the innermost one."""
     if isinstance(error, SyntaxError) and error.filename:
         return f"{error.filename}, line {error.lineno}"
     frames = [

@@ -31,7 +31,7 @@ def configure_logging(level: str, form: LogFormat) -> None:
 
 
 class _Text(logging.Formatter):
-    """A line per record. A traceback follows in lines that are indented, so that no error's text begins a record."""
+    """One line per record. Its traceback follows, indented, so that no line of an error looks like a record."""
 
     def format(self, record: logging.LogRecord) -> str:
         lines = [f"{self.formatTime(record)} {record.levelname:<7} {visible(record.getMessage())}"]

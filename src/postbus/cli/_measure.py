@@ -27,7 +27,7 @@ from postbus.start import Start
 PAYLOAD_BYTES, BATCH = 200, 1000
 _ROUNDS = 2
 _PARTS = {"latency": 2, "publish_single": 1, "publish_batch": 1, "consume": 1}
-"""In this order, and how long each takes in relation to the others."""
+"""The parts in their order, each with its share of the time."""
 STEPS = _ROUNDS * len(_PARTS) * 3
 _PAUSE = 0.005  # seconds between messages while latency is measured
 _READ = 500  # messages per call of the handler, and rows per SELECT
@@ -35,7 +35,7 @@ _PATIENCE = 30.0  # seconds
 
 Payload = dict[str, Any]
 Samples = dict[tuple[str, str], list[float]]
-"""Of each part and way: latencies in seconds, or alternately messages and the seconds that they took."""
+"""Samples of each part and way: latencies in seconds, or messages and seconds in turn."""
 
 _noise = random.Random(1).randbytes(BATCH * PAYLOAD_BYTES).hex()
 _note_length = PAYLOAD_BYTES - len(msgspec.json.encode({"number": BATCH, "note": ""}))
@@ -43,7 +43,7 @@ _GIVEN = [{"number": BATCH + n, "note": _noise[n * PAYLOAD_BYTES :][:_note_lengt
 
 
 class BareSQL:
-    """Rows of a plain table, which nothing makes messages of."""
+    """A plain table, for comparison: nothing makes messages of its rows."""
 
     name = "bare"
 
@@ -79,7 +79,7 @@ class BareSQL:
 
 
 class Topic:
-    """A topic, and its worker: that has a bus of its own, so that wake-ups go through the server."""
+    """A topic and its worker, which has a bus of its own, so that wake-ups go through the server."""
 
     def __init__(self, bus: Bus, topic: str, group: str | None) -> None:
         self.name = "queue" if group is None else "pub_sub"
@@ -94,7 +94,7 @@ class Topic:
             await self._bus.publish_many(conn, self._topic, payloads)
 
     async def consume(self, seconds: float) -> Sequence[float]:
-        """Messages after the first call of the handler, whose own time is not known."""
+        """Count the messages after the handler's first call: it is not known how long those of that call took."""
         async with self._worker() as (calls, until):
             await until(lambda: len(calls) > 2 and calls[-1][0] - calls[0][0] >= seconds)
         return sum(len(payloads) for _, payloads in calls[1:]), calls[-1][0] - calls[0][0]
@@ -113,7 +113,7 @@ class Topic:
 
     @asynccontextmanager
     async def _worker(self) -> AsyncIterator[Any]:
-        """A worker, the calls of its handler, and a way to wait until these are enough, or all there will be."""
+        """Run a worker. Yields the calls of its handler, and a function that waits until they are enough, or all."""
         calls: list[tuple[float, list[Payload]]] = []
 
         async def handle(payloads: list[Payload]) -> None:
@@ -125,9 +125,12 @@ class Topic:
             while self._handled < self._published and not is_enough():
                 await asyncio.wait([worker], timeout=0.005)
                 if worker.done():
-                    worker.result()  # raises why
+                    worker.result()  # raises its error
                 if worker.done() or time.perf_counter() > ends:
-                    raise CommandError(f"only {self._handled} of {self._published} messages came")
+                    raise CommandError(
+                        f"only {self._handled} of {self._published} messages came",
+                        remedy="see the log of the server, and measure again",
+                    )
 
         async with Bus.open(self._bus.dsn) as bus:
             unthrottled = CatchUp(beside_from=1 << 40, max_rate=None)
@@ -135,7 +138,7 @@ class Topic:
             bus.subscribe(self._topic, concurrency=2, batch=_READ, **(of_group if self._group else {}))(handle)
             worker = asyncio.create_task(bus.run(signals=False), name="postbus-bench")
             try:
-                await asyncio.sleep(0)  # from now on it can be told to end
+                await asyncio.sleep(0)  # from now on it can be stopped
                 yield calls, until
             finally:
                 bus.stop()
@@ -143,7 +146,7 @@ class Topic:
 
 
 async def measure(bus: Bus, seconds: float, told: Callable[[], None]) -> Samples:
-    """Measure everything by turns, for about as many seconds. `told` is called after each step."""
+    """Measure all parts and ways in turn, for about this many seconds. `told` is called after each step."""
     unit = seconds / (_ROUNDS * sum(_PARTS.values()) * 3)
     samples: Samples = defaultdict(list)
     for number in range(_ROUNDS):
@@ -177,14 +180,14 @@ async def _publish(conn: asyncpg.Connection, way: BareSQL | Topic, payloads: Seq
 
 @asynccontextmanager
 async def _ways(bus: Bus) -> AsyncIterator[tuple[asyncpg.Connection, list[BareSQL | Topic]]]:
-    """Topics and a table of our own. They are gone afterwards, whatever happens."""
+    """Create topics and a table for the measurement, and remove them at its end, even after an error."""
     name = f"bench.{secrets.token_hex(4)}"
     async with AsyncExitStack() as stack:
         queue = await stack.enter_async_context(_topic(bus, f"{name}.queue", "QUEUE"))
         log = await stack.enter_async_context(_topic(bus, f"{name}.pub_sub", "PUB_SUB"))
         if others := await bus.admin.groups(log):
             raise refusal(
-                f"group {others[0].group_name} has all topics, and would get the messages of the measurement",
+                f"group {others[0].group_name} has all topics, and would get the messages of this measurement",
                 remedy="measure in another database of the same server, with --dsn",
             )
         conn = await stack.enter_async_context(_connection(bus.dsn))
@@ -206,7 +209,7 @@ async def _topic(bus: Bus, name: str, semantics: Semantics) -> AsyncIterator[str
                 await bus.admin.delete_topic(name, force=True)
         except DatabaseUnavailable as error:
             delete = f"delete it: postbus topics delete {name} --force"
-            raise CommandError(f"topic {name} is left: {error.message}", remedy=delete) from None
+            raise CommandError(f"topic {name} was not deleted: {error.message}", remedy=delete) from None
 
 
 @asynccontextmanager
@@ -223,7 +226,7 @@ async def _table(conn: asyncpg.Connection, schema: str) -> AsyncIterator[str]:
 
 @asynccontextmanager
 async def _connection(dsn: str) -> AsyncIterator[asyncpg.Connection]:
-    """One that keeps prepared statements, as those of users do, unless a pooler is before the server."""
+    """A connection that keeps prepared statements, as those of users do, unless the server is behind a pooler."""
     with translated_errors():
         conn = await connect(dsn)
         if not is_pooled(conn):

@@ -28,7 +28,7 @@ _decode = decoder_for(Any)
 
 
 def console() -> Console:
-    """Stdout. What is no terminal has no width, so that nothing is cut or folded there."""
+    """Stdout. Unless it is a terminal, its lines have no limit, so that nothing is cut or folded."""
     width = None if sys.stdout.isatty() else _UNLIMITED
     return Console(
         file=sys.stdout, width=width, highlight=False, markup=False, emoji=False, soft_wrap=width is not None
@@ -39,9 +39,9 @@ def console() -> Console:
 
 
 def write_json(value: Any) -> None:
-    """One JSON value on a line of its own: ASCII on a terminal, and nowhere anything that a terminal would obey."""
+    """Write a JSON value on one line: in ASCII on a terminal, and with escapes for what a terminal would obey."""
     text = json.dumps(value, default=_plain, ensure_ascii=sys.stdout.isatty())
-    if not text.isprintable():  # then it is in strings, lone surrogates too
+    if not text.isprintable():  # such characters, lone surrogates too, are in strings only
         text = replaced(text, lambda one: json.dumps(one)[1:-1])
     try:
         text.encode(sys.stdout.encoding or "utf-8")
@@ -59,10 +59,10 @@ def _plain(value: Any) -> Any:
         return base64.b64encode(value).decode()
     if isinstance(value, msgspec.Struct):
         return as_dict(value)
-    raise TypeError(f"{type(value)} has no JSON")
+    raise TypeError(f"{type(value)} cannot be written as JSON")
 
 
-_STORED = ("sequence", "index")  # of use to a pager only
+_STORED = ("sequence", "index")  # only paging uses them
 
 
 def as_dict(result: msgspec.Struct) -> dict[str, Any]:
@@ -78,7 +78,7 @@ def message_json(message: MessageInfo) -> dict[str, Any]:
 
 
 def decoded(payload: bytes, content_type: str) -> Any:
-    """The value of a payload; bytes where it is neither JSON nor text."""
+    """The value of a payload; its bytes if it is neither JSON nor text."""
     try:
         return _decode(payload, content_type)
     except (PayloadNotDecodable, UnicodeDecodeError):
@@ -95,7 +95,7 @@ def write_table(
     right: Sequence[str] = (),
     whole: Sequence[str] = (),
 ) -> None:
-    """A table. On a terminal, what is too long is folded and never cut; columns named in `whole` are not."""
+    """Write a table. On a terminal, long cells are folded, never cut; those of columns in `whole` are not folded."""
     is_terminal = console().is_terminal
     table = Table(box=SIMPLE_HEAD if is_terminal else None, pad_edge=False, show_edge=False, header_style="bold")
     for column in columns:
@@ -107,7 +107,7 @@ def write_table(
 
 
 def write_lines(table: Table) -> None:
-    """Print a table; what goes to a file or a pipe has no spaces at the ends of its lines."""
+    """Write a table. In a file or a pipe, its lines have no spaces at their ends."""
     out = console()
     if out.is_terminal:
         out.print(table)
@@ -118,7 +118,7 @@ def write_lines(table: Table) -> None:
 
 
 def write_facts(facts: Mapping[str, Any]) -> None:
-    """Names and values, one per line."""
+    """Write names and values, one pair per line."""
     named = {visible(name): value for name, value in facts.items()}
     width = max(map(len, named))
     for name, value in named.items():
@@ -126,7 +126,7 @@ def write_facts(facts: Mapping[str, Any]) -> None:
 
 
 def printable(value: Any) -> str:
-    """A value on one line, without anything that a terminal would obey."""
+    """A value on one line, safe for a terminal."""
     if value is None:
         return ""
     if isinstance(value, bool):
@@ -168,7 +168,7 @@ def payload_line(payload: bytes, content_type: str) -> str:
 
 
 def payload_lines(payload: bytes, content_type: str) -> list[str]:
-    """A payload to be read: JSON indented."""
+    """The lines of a payload for people: JSON is indented."""
     value = decoded(payload, content_type)
     if isinstance(value, bytes):
         return ["base64:" + base64.b64encode(value).decode()]

@@ -1,4 +1,4 @@
-"""Commands that run until they are told to end."""
+"""The signals that end a command."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import NoReturn
 
-# A hangup is not for us if whoever started us (nohup) lets us ignore it.
+# A hangup does not end us if our caller made us ignore it (nohup).
 _IGNORES_HANGUP = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
 _ENDINGS = (signal.SIGINT, signal.SIGTERM, *([] if _IGNORES_HANGUP else [signal.SIGHUP]))
 
 
 @contextmanager
 def stops_by_signal() -> Iterator[None]:
-    """While there is no event loop yet that could be told, all signals that end us are as Ctrl-C."""
+    """Treat every ending signal as Ctrl-C while there is no event loop."""
 
     def interrupt(*_: object) -> NoReturn:
         raise KeyboardInterrupt
@@ -31,7 +31,7 @@ def stops_by_signal() -> Iterator[None]:
 
 @dataclass
 class StopSignals:
-    """Set by the first signal, and by the second."""
+    """The first signal sets `stop`, the second one `abort`."""
 
     stop: asyncio.Event = field(default_factory=asyncio.Event)
     abort: asyncio.Event = field(default_factory=asyncio.Event)

@@ -20,7 +20,7 @@ def os_actor() -> str:
 def _account() -> str:
     try:
         return pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:  # a container's account that has no name
+    except KeyError:  # the account of a container may have no name
         return str(os.getuid())
 
 

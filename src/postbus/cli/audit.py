@@ -18,7 +18,7 @@ from postbus.errors import DatabaseUnavailable
 from postbus.results import AuditEntry
 
 _EVERY = 1.0  # seconds
-_AGAIN = 1000  # the newest ids, which are looked at again: an entry comes when its transaction commits
+_AGAIN = 1000  # the newest ids, which are read again: an entry appears when its transaction commits
 
 
 async def audit(
@@ -31,21 +31,23 @@ async def audit(
     ] = None,
     actor: Annotated[
         str | None,
-        typer.Option(metavar="TEXT", help="Entries by this actor: a part of the login, the role or the actor."),
+        typer.Option(metavar="TEXT", help="Entries with this text in their login, role or actor."),
     ] = None,
     action: Annotated[
         str | None,
         typer.Option(metavar="ACTION", help="Entries with this action: topic.set, or topic for all of that kind."),
     ] = None,
-    topic: Annotated[str | None, typer.Option(metavar="TOPIC", help="To this topic.")] = None,
-    group: Annotated[str | None, typer.Option(metavar="NAME", help="To this group.")] = None,
-    limit: Annotated[int, typer.Option(min=1, max=100_000, help="The newest ones, at most this many.")] = 50,
-    before_id: Annotated[int | None, typer.Option(min=1, max=2**62, help="Only ids below this: older entries.")] = None,
+    topic: Annotated[str | None, typer.Option(metavar="TOPIC", help="Entries about this topic.")] = None,
+    group: Annotated[str | None, typer.Option(metavar="NAME", help="Entries about this group.")] = None,
+    limit: Annotated[int, typer.Option(min=1, max=100_000, help="At most this many entries, the newest ones.")] = 50,
+    before_id: Annotated[
+        int | None, typer.Option(min=1, max=2**62, help="Only ids below this one: older entries.")
+    ] = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Keep showing new entries until Ctrl-C.")] = False,
 ) -> None:
     """Show who did what: administrative actions from the command line, HTTP, Python and SQL.
 
-    What was refused, or changed nothing, is not there.
+    Actions that were refused or changed nothing have no entry.
     """
     filters: dict[str, Any] = {
         "since": as_past_moment(since, name="--since"), "until": as_past_moment(until, name="--until"),
@@ -63,11 +65,11 @@ async def audit(
         else:
             write_table(_COLUMNS, [_cells(one) for one in found], right=("count",), whole=("when",))
             if len(found) >= limit:
-                cli.note(f"there may be older ones: --before-id {found[0].id}")
+                cli.note(f"there may be older entries: --before-id {found[0].id}")
 
 
 async def _follow(cli: Cli, admin: Admin, filters: Mapping[str, Any], found: list[AuditEntry]) -> None:
-    """Write entries as they come, each once."""
+    """Write each entry once, as soon as it appears."""
     seen: set[int] = set()
     first = found[0].id - 1 if found else 0
     while True:
@@ -99,7 +101,7 @@ def _line(entry: AuditEntry) -> str:
 
 
 def _who(entry: AuditEntry) -> str:
-    """The login always, and whoever it acts for."""
+    """The login, and the actor that it acted for."""
     login = entry.login if entry.role is None else f"{entry.login} as {entry.role}"
     return login if entry.actor is None else f"{entry.actor} ({login})"
 

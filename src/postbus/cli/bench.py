@@ -34,18 +34,18 @@ _COLUMNS |= {"pub_sub": "PUB_SUB", "pub_sub_to_bare": "of bare"}
 def bench(
     cli: Cli,
     scenario: Annotated[str | None, typer.Argument(hidden=True)] = None,
-    seconds: Annotated[float, typer.Option(min=1, max=60, help="How long to measure, about.")] = 20,
+    seconds: Annotated[float, typer.Option(min=1, max=60, help="Measure for about this many seconds.")] = 20,
 ) -> None:
-    """Measure what this server gives: publishing, consuming and latency, beside a bare INSERT and SELECT.
+    """Measure this server: publishing, consuming and latency, beside a bare INSERT and SELECT.
 
     One connection publishes and one worker consumes, as fast as the server lets them. The messages go to topics of
-    their own, which are deleted at the end, also after Ctrl-C; no other topic is touched.
+    their own, which are deleted at the end, even after Ctrl-C; no other topic is touched.
     "Of bare" compares with rows of a plain table, and is left out if the user may not create a schema.
     """
     if scenario is not None:
         raise usage_error(
             f"bench has no scenario {scenario}: it measures your server",
-            remedy=f"the benchmarks beside other systems are in the repository: python -m bench {scenario}",
+            remedy=f"to compare with other systems, run in a checkout of the repository: python -m bench {scenario}",
         )
     result = run(_measure(cli, seconds))
     if cli.as_json:
@@ -79,7 +79,7 @@ async def _measure(cli: Cli, seconds: float) -> dict[str, Any]:
 
 @contextmanager
 def _progress(*, shown: bool) -> Iterator[Callable[[], None]]:
-    """Drawn between the steps only: a thread that draws would take time from what is measured."""
+    """A bar that is drawn only between steps: a thread that draws would disturb the measurement."""
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     is_shown = shown and console.is_terminal
@@ -89,7 +89,7 @@ def _progress(*, shown: bool) -> Iterator[Callable[[], None]]:
 
 
 def _figures(samples: Samples) -> dict[str, dict[str, float | None]]:
-    """By row and column; None where nothing was measured."""
+    """The figures by row and column; None where nothing was measured."""
     figures: dict[str, dict[str, float | None]] = {name: dict.fromkeys(_COLUMNS) for name in _TITLES}
     for (part, way), found in samples.items():
         if part == "latency":

@@ -30,9 +30,9 @@ async def catch_up(
     name: Group,
     cancel: Annotated[bool, typer.Option("--cancel", help="Stop the catch-up. The group itself continues.")] = False,
     resume: Annotated[bool, typer.Option("--resume", help="Resume it where it was stopped.")] = False,
-    once: Annotated[bool, typer.Option("--once", help="Look once, instead of until it has ended.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Show it once, and do not wait for its end.")] = False,
 ) -> None:
-    """Watch the catch-up of a group until it ends. Ctrl-C only ends the watching."""
+    """Watch the catch-up of a group until it ends. Ctrl-C ends only the watching."""
     only_one(cancel=cancel, resume=resume, once=once)
     async with cli.open_bus() as bus:
         if cancel or resume:
@@ -52,13 +52,13 @@ async def _latest(bus: Bus, topic: str, name: str) -> CatchUpInfo:
     if not found:
         raise InvalidGroup(
             f"group {name!r} of topic {topic!r} has no history to catch up with",
-            remedy=f"see what it has before it: postbus groups show {topic} {name}",
+            remedy=f"see its lag: postbus groups show {topic} {name}",
         )
     return found[-1]
 
 
 async def _follow_in_lines(cli: Cli, bus: Bus, row: CatchUpInfo) -> None:
-    """A line whenever something has changed."""
+    """Write a line for each change."""
     told = None
     while True:
         if told != (now := (row.status, row.processed, row.skipped)):
@@ -95,7 +95,7 @@ def _write(cli: Cli, row: CatchUpInfo) -> None:
 
 
 def told_state(row: CatchUpInfo) -> str:
-    """How far a catch-up has come, how fast it is, and how fast it may be."""
+    """A catch-up in words: its progress, its rate, and the rate that is allowed."""
     parts = [row.status, f"{row.processed} of {counted(row.total, 'message')}"]
     if row.skipped:
         parts.append(f"{row.skipped} skipped")

@@ -69,7 +69,7 @@ async def consume(
             metavar="COMMAND",
             help="Run this in a shell for each message, with the payload on stdin and POSTBUS_ID, "
             "POSTBUS_EVENT_ID, POSTBUS_TOPIC, POSTBUS_KEY, POSTBUS_ATTEMPT and POSTBUS_HEADERS (JSON) in its "
-            "environment. Exit 0: done; 65: dead letter; anything else, such as 75: try again; stderr is the error.",
+            "environment. Exit code 0: done; 65: dead letter; any other: try again. Stderr is the error.",
         ),
     ] = None,
     group: Annotated[
@@ -102,12 +102,12 @@ async def consume(
 ) -> int:
     """Consume a topic: print each message and ack it, or hand it to a command.
 
-    A group keeps its place when this ends, until it is cancelled: postbus groups cancel.
-    Ctrl-C lets what has begun finish; a second Ctrl-C does not wait for it.
+    When this ends, the group keeps its position, until you cancel it: postbus groups cancel.
+    Ctrl-C lets messages in hand finish; a second Ctrl-C does not wait for them.
     """
     if topic is None and namespace is None and task is None:
         raise usage_error(
-            "there is nothing to consume", remedy="name a topic; or a --namespace or --task, with --group"
+            "there is nothing to consume", remedy="name a topic, or give --namespace or --task with --group"
         )
     scope = Scope.of(topic, key=key, namespace=namespace, task=task)
     if scope.is_recorded and group is None:
@@ -119,19 +119,19 @@ async def consume(
     history = (catch_up or CatchUpPace.DEFAULT).as_catch_up()
     if max_messages is not None:
         history = replace(history, max_messages=max_messages)
-    place = None if start is None else as_start(start, name="--from")
+    given = None if start is None else as_start(start, name="--from")
     longest_wait = as_duration(idle, name="--idle")
     configure_logging("WARNING", LogFormat.JSON if cli.as_json else LogFormat.TEXT)
     async with cli.open_bus() as bus:
         if scope.topic is not None:
             await _check_topic(cli, bus, scope.topic, group)
         work = Executor(execute, cli.as_json).run if execute else Printer(cli, tells_topic=scope.is_wide).run
-        begin = place or Start.NOW
+        begin = given or Start.NOW
         if scope.is_recorded:
             begin = begin.recorded(is_wide=scope.is_wide)
         consumer = _Consumer(bus, scope, work, max_count, concurrency, group=group, start=begin, catch_up=history)
         if group is not None:
-            await _tell_of_group(cli, bus, scope, group, place)
+            await _tell_of_group(cli, bus, scope, group, given)
         await consumer.run(None if longest_wait is None else longest_wait.total_seconds())
     cli.note(f"handled {counted(consumer.handled, 'message')}")
     return INTERRUPTED if consumer.worker.was_aborted else OK
@@ -145,43 +145,45 @@ async def _check_topic(cli: Cli, bus: Bus, topic: str, group: str | None) -> Non
         if group is not None:
             remedy = f"create it: postbus topics create {topic} --semantics PUB_SUB"
             raise TopicNotFound(error.message, remedy=remedy) from None
-        cli.note(f"nothing was published to {topic} so far; waiting for it")
+        cli.note(f"nothing has been published to {topic} yet; waiting")
         return
     if is_log and group is None and not (await bus.admin.topic(topic)).in_queue:
         raise refusal(
             f"topic {topic!r} is PUB_SUB: it is consumed by groups",
-            remedy=f"name one: postbus consume {topic} --group NAME; or only look: postbus tail {topic}",
+            remedy=f"name a group: postbus consume {topic} --group NAME; or only look: postbus tail {topic}",
         )
     if not is_log and group is not None:
         raise refusal(
             f"topic {topic!r} is a QUEUE, and has no groups",
-            remedy="leave --group out; or make it PUB_SUB, with its messages: "
+            remedy="omit --group; or make it PUB_SUB, with its messages: "
             f"postbus topics migrate {topic} --to PUB_SUB --group {group}",
         )
 
 
-async def _tell_of_group(cli: Cli, bus: Bus, scope: Scope, group: str, place: Start | None) -> None:
-    """Say what is worth knowing before messages come, or do not."""
+async def _tell_of_group(cli: Cli, bus: Bus, scope: Scope, group: str, start: Start | None) -> None:
+    """Say where the group begins, or what keeps messages from it."""
     topic = scope.topic
     if topic is None:
         if not any(scope_of(row) == scope for row in await bus.admin.scopes(group)):
-            cli.note(f"{group} is new on {scope}, and begins {told_start(place or Start.NOW)}, also in later topics")
-        elif place is not None:
-            cli.note(f"{group} goes on at its place in each topic; where it began: postbus groups scopes {group}")
+            cli.note(f"{group} is new on {scope}, and begins {told_start(start or Start.NOW)}, also in later topics")
+        elif start is not None:
+            cli.note(
+                f"{group} goes on at its position in each topic; to see where it began: postbus groups scopes {group}"
+            )
         return
     known = await bus.admin.groups(topic, group)
     if not known:
-        cli.note(f"{group} is new on {topic}, and begins {told_start(place or Start.NOW)}")
+        cli.note(f"{group} is new on {topic}, and begins {told_start(start or Start.NOW)}")
     elif known[0].waits_for_queue:
-        cli.note(f"{group} waits for what is left in the queue of {topic}: postbus topics migrate {topic} --to PUB_SUB")
+        cli.note(f"{group} waits until the queue of {topic} is empty: postbus topics migrate {topic} --to PUB_SUB")
     elif known[0].state == "PAUSED":
-        cli.note(f"{group} is paused; to let messages come: postbus groups resume {topic} {group}")
-    elif place is not None:
-        cli.note(f"{group} goes on at its place; to move it: postbus groups seek {topic} {group} --to POSITION")
+        cli.note(f"{group} is paused; to resume it: postbus groups resume {topic} {group}")
+    elif start is not None:
+        cli.note(f"{group} goes on at its position; to move it: postbus groups seek {topic} {group} --to POSITION")
 
 
 class _Consumer:
-    """A worker of one subscription that knows when it has had enough."""
+    """A worker of one subscription that ends after enough messages, or when it is idle."""
 
     def __init__(
         self,
@@ -218,7 +220,7 @@ class _Consumer:
         self._failure: Exception | None = None
 
     async def run(self, idle: float | None) -> None:
-        """Consume until there is a reason to end. Raises what made going on pointless."""
+        """Consume until there is a reason to end. Raises an error that would fail every message."""
         self._busy_at = time.monotonic()
         watcher = None if idle is None else asyncio.create_task(self._stop_when_idle(idle))
         try:
@@ -238,7 +240,7 @@ class _Consumer:
         try:
             outcome = await self._work(message)
         except (BrokenPipeError, CommandMissing) as error:
-            # Our trouble, not the message's.
+            # This is not the message's fault.
             self._failure = error if isinstance(error, BrokenPipeError) else _told(error)
             self._stop()
             return Release()
@@ -255,7 +257,7 @@ class _Consumer:
         return outcome
 
     async def _until_dropped(self) -> None:
-        """Let the worker of a group, which reads ahead, drop what has not begun, so that it does not begin now."""
+        """Wait until the worker of a group has dropped the messages that it read ahead, so that none of them begins."""
         may_end = not self._is_group
         while not may_end:
             may_end = self.worker.is_stopping
@@ -269,7 +271,7 @@ class _Consumer:
         self._stop()
 
     def _stop(self) -> None:
-        if not self.worker.is_stopping:  # a second stop would abort what still runs
+        if not self.worker.is_stopping:  # a second stop would abort handlers that still run
             self.worker.stop()
 
 
@@ -286,7 +288,7 @@ class Printer:
         self._turn = asyncio.Lock()
 
     async def run(self, message: Message) -> Outcome:
-        # In a thread: a reader that takes its time must not keep us from prolonging the leases.
+        # In a thread: a slow reader must not keep us from extending the leases.
         async with self._turn:
             await asyncio.to_thread(self._write, message)
         return Ack()
@@ -299,7 +301,7 @@ class Printer:
 
 
 def as_json(message: Message) -> dict[str, object]:
-    """A message as it is consumed."""
+    """A consumed message, for JSON."""
     payload = decoded(message.payload, message.content_type)
     return {
         "id": message.id,

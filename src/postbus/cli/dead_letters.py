@@ -16,13 +16,13 @@ from postbus.cli._render import message_json, payload_lines, write_facts, write_
 from postbus.cli._say import say, say_block
 from postbus.results import DeadLetterInfo
 
-app = group("dead-letters", "Look at dead letters, put them back, delete them.")
+app = group("dead-letters", "List, show, redrive and delete dead letters.")
 
 Ids = Annotated[
     list[int] | None,
-    typer.Argument(metavar="ID", help="Only these.", min=0, max=MAX_ID, show_default=False),
+    typer.Argument(metavar="ID", help="Only those with these ids.", min=0, max=MAX_ID, show_default=False),
 ]
-All = Annotated[bool, typer.Option("--all", help="Take all dead letters of the topic: needed without ids and filters.")]
+All = Annotated[bool, typer.Option("--all", help="All of the topic; needed if neither ids nor filters are given.")]
 Before = Annotated[
     str | None,
     typer.Option(metavar="WHEN", help="Only those that died before this time, or more than 2h, 7d ago."),
@@ -31,7 +31,9 @@ After = Annotated[
     str | None,
     typer.Option(metavar="WHEN", help="Only those that died after this time, or within the last 2h, 7d."),
 ]
-Group = Annotated[str | None, typer.Option("--group", metavar="NAME", help="Of this group of a PUB_SUB topic.")]
+Group = Annotated[
+    str | None, typer.Option("--group", metavar="NAME", help="Only those of this group of a PUB_SUB topic.")
+]
 
 
 @command(app, "list")
@@ -40,12 +42,12 @@ async def list_dead_letters(
     topic: OnlyTopic = None,
     group: Group = None,
     limit: Annotated[int, typer.Option(min=1, max=100_000, help="At most this many.")] = 100,
-    after_id: Annotated[int, typer.Option(min=0, max=MAX_ID, help="Only ids above this: the next page.")] = 0,
+    after_id: Annotated[int, typer.Option(min=0, max=MAX_ID, help="Only ids above this one: the next page.")] = 0,
 ) -> None:
     """Show dead letters, the oldest first."""
     async with cli.open_bus() as bus:
         if topic is not None:
-            await bus.admin.semantics(topic)  # refuses one that is not there
+            await bus.admin.semantics(topic)  # refuses a topic that does not exist
             if group is not None:
                 await _check_group(bus.admin, topic, group)
         found = await bus.admin.dead_letters(topic, group=group, after_id=after_id, limit=limit)
@@ -72,13 +74,13 @@ _HEADINGS = {"group_name": "group", "died_at": "died"}
 
 
 async def _check_group(admin: Admin, topic: str, group: str) -> None:
-    """Refuse a group that never was: one that was cancelled may have left dead letters."""
+    """Refuse a group that never existed. One that was cancelled may have left dead letters."""
     if not await admin.groups(topic, group, cancelled=True):
         await admin.group(topic, group)
 
 
 def _why(row: DeadLetterInfo) -> str:
-    """The reason, and what went wrong last, in short."""
+    """The reason, and the last line of the error, shortened."""
     return ": ".join(filter(None, (row.reason, last_line(row.last_error)[:200])))
 
 
@@ -86,12 +88,12 @@ def _why(row: DeadLetterInfo) -> str:
 async def show(
     cli: Cli,
     message_id: MessageId,
-    topic: Annotated[str | None, typer.Option("--topic", metavar="TOPIC", help="Of this topic.")] = None,
+    topic: Annotated[str | None, typer.Option("--topic", metavar="TOPIC", help="The topic of the message.")] = None,
     group: Group = None,
 ) -> None:
     """Show one dead letter: payload, headers, reason and last error.
 
-    Where several groups gave a message up, say with --group whose it is.
+    If several groups gave the message up, choose one with --group.
     """
     async with cli.open_bus() as bus:
         row = await bus.admin.dead_letter(message_id, topic=topic, group=group)
@@ -137,7 +139,7 @@ async def redrive(
     ] = None,
     before: Before = None,
     after: After = None,
-    key: Annotated[str | None, typer.Option(help="Those with this key.")] = None,
+    key: Annotated[str | None, typer.Option(help="Only those with this key.")] = None,
     group: Group = None,
     max_count: Annotated[
         int | None, typer.Option("--max", min=1, max=2**31 - 1, help="At most this many, the oldest first.")
@@ -145,7 +147,7 @@ async def redrive(
     rate: Annotated[float | None, typer.Option(help="Redrive this many per second.")] = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Put dead letters back into their QUEUE, or to their group alone (--group), with their attempts at zero."""
+    """Put dead letters back into their QUEUE, or give them to one group again (--group). Attempts restart at zero."""
     filters: dict[str, Any] = {
         "ids": ids or None,
         "reason_like": reason_like,
@@ -183,7 +185,7 @@ def _check_choice(all_of_them: bool, filters: dict[str, Any]) -> None:
     if not all_of_them and not is_narrowed:
         raise usage_error("which dead letters?", remedy="give ids, a filter, or --all")
     if all_of_them and is_narrowed:
-        raise usage_error("--all together with ids or a filter", remedy="leave one of them out")
+        raise usage_error("--all is given together with ids or a filter", remedy="omit one of them")
 
 
 def _tell(cli: Cli, topic: str, count: int, verb: str, *, past: str, dry_run: bool, group: str | None) -> None:

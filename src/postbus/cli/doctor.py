@@ -21,7 +21,7 @@ _STYLES = {Level.OK: "green", Level.INFO: "cyan", Level.WARNING: "yellow", Level
 
 
 async def doctor(cli: Cli) -> int:
-    """Check the database and what it holds. Exit code 0 unless something is an error."""
+    """Check the database and everything in it. The exit code is 0 unless a check finds an error."""
     findings = await _findings(cli)
     is_well = all(finding.level is not Level.ERROR for finding in findings)
     if cli.as_json:
@@ -39,7 +39,7 @@ async def _findings(cli: Cli) -> list[Finding]:
         return [_unreachable(error)]
     try:
         if cli.server_dsn is None:
-            await bus.connect()  # which migrates: nobody else does that for an embedded server
+            await bus.connect()  # this migrates an embedded server, which nobody else does
         return await _examine(bus)
     except PostbusError as error:
         return [_unreachable(error)]

@@ -23,10 +23,10 @@ from postbus.events import Registry, asyncapi, breaking_changes, json_schema
 from postbus.message import DEFAULT_PRIORITY, Message
 from postbus.results import MessageInfo
 
-app = group("events", "Look at a registry of events, check it, and export it.")
+app = group("events", "List, check and export the events of a registry.")
 
 _Target = Annotated[
-    str, typer.Argument(metavar="MODULE[:REGISTRY]", help="The module, and its Registry.", show_default=False)
+    str, typer.Argument(metavar="MODULE[:REGISTRY]", help="The module and its Registry (registry).", show_default=False)
 ]
 
 
@@ -68,8 +68,10 @@ def list_(cli: Cli, target: _Target) -> None:
 def export(
     cli: Cli,
     target: _Target,
-    format: Annotated[DocumentFormat, typer.Option(help="What to write.")] = DocumentFormat.JSON_SCHEMA,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="A file; by default standard output.")] = None,
+    format: Annotated[DocumentFormat, typer.Option(help="The format to write.")] = DocumentFormat.JSON_SCHEMA,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="The file to write; by default standard output.")
+    ] = None,
 ) -> None:
     """Export a registry, as JSON Schema (for `check --against`, and for validators) or as AsyncAPI 3.0."""
     registry = load_registry(target)
@@ -81,7 +83,9 @@ def export(
     try:
         output.write_text(text, "utf-8")
     except OSError as error:
-        raise CommandError(f"cannot write {output}: {error.strerror}", remedy="write elsewhere") from error
+        raise CommandError(
+            f"cannot write {output}: {error.strerror}", remedy="choose another file with --output"
+        ) from error
     cli.note(f"wrote {counted(len(registry.types), 'event type')} to {output}")
 
 
@@ -94,12 +98,14 @@ async def check(
     cli: Cli,
     target: _Target,
     against: Annotated[
-        Path | None, typer.Option(help="A file that `export` wrote earlier: look for breaking changes.")
+        Path | None, typer.Option(help="Look for breaking changes since this file, which `export` wrote earlier.")
     ] = None,
-    stored: Annotated[bool, typer.Option("--stored", help="Look at messages that the topics hold.")] = False,
-    limit: Annotated[int, typer.Option(min=1, max=1_000_000, help="The newest so many of each topic.")] = 1000,
+    stored: Annotated[bool, typer.Option("--stored", help="Check the messages that the topics hold.")] = False,
+    limit: Annotated[
+        int, typer.Option(min=1, max=1_000_000, help="At most this many messages of each topic, the newest ones.")
+    ] = 1000,
 ) -> int:
-    """Check a registry in itself; against an earlier export; against stored messages. Exit code 1: problems."""
+    """Check a registry: in itself, against an earlier export, or against stored messages. Exit code 1: problems."""
     registry = load_registry(target)
     problems = registry.problems()
     looked_at = None
@@ -133,7 +139,7 @@ def _read(path: Path) -> Any:
 
 
 async def _unreadable(bus: Bus, registry: Registry, limit: int) -> tuple[int, list[str]]:
-    """How many messages there are in the registry's topics, and what is wrong with which."""
+    """The number of messages in the registry's topics, and a line for each that cannot be read."""
     count, found = 0, []
     for topic in dict.fromkeys(one.topic for one in registry.types.values()):
         for message in await _newest(bus, topic, limit):

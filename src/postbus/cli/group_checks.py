@@ -1,4 +1,4 @@
-"""postbus groups check, and what is done about messages that are stuck"""
+"""postbus groups check, limits and force-complete"""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from postbus.health import is_well
 from postbus.results import GroupInfo
 
 _LIMITS = (
-    option("failed_share", str, "The share of calls in the last five minutes that failed, such as 0.2."),
-    option("lag", str, "Messages before a group."),
+    option("failed_share", str, "The share of calls that failed in the last five minutes: 0.2."),
+    option("lag", str, "The number of messages before a group: 10000."),
     option("lag_age", str, "The age of the oldest message before a group: 10m."),
     option("stopped_for", str, "How long a group may be without consumers after a planned stop: 24h."),
 )
@@ -31,10 +31,12 @@ async def check(
     cli: Cli,
     stuck_after: Annotated[
         str,
-        typer.Option("--stuck-after", metavar="DURATION", help="Messages that are not settled for longer are stuck."),
+        typer.Option(
+            "--stuck-after", metavar="DURATION", help="Messages that have not been settled for this long are stuck."
+        ),
     ] = "1h",
 ) -> int:
-    """Look for groups in trouble, stuck messages and inconsistencies. Exit code 0 if there are none."""
+    """Look for groups in trouble, stuck messages and inconsistencies. The exit code is 0 if there are none."""
     longest = as_duration(stuck_after, name="--stuck-after")
     assert longest is not None
     async with cli.open_bus() as bus:
@@ -70,9 +72,9 @@ async def limits(
     group: Annotated[str | None, typer.Option(metavar="NAME", help="For groups of this name.")] = None,
     **options: Any,
 ) -> None:
-    """Show, or set, from when on groups count as being in trouble: all, those of a topic, or one.
+    """Show or set the limits beyond which a group is in trouble: for all groups, those of a topic, or one.
 
-    The most specific limit counts. "off" is no limit; "default" takes a limit back.
+    The most specific limit applies. "off" means no limit; "default" removes a limit, and a less specific one applies.
     """
     given = {name: value for name, value in options.items() if value is not None}
     async with cli.open_bus() as bus:
@@ -101,15 +103,16 @@ async def force_complete(
     cli: Cli,
     topic: Topic,
     older_than: Annotated[
-        str, typer.Option("--older-than", metavar="DURATION", help="Such as 7d.", show_default=False)
+        str,
+        typer.Option("--older-than", metavar="DURATION", help="Skip messages older than this: 7d.", show_default=False),
     ],
     group: Annotated[str | None, typer.Option(metavar="NAME", help="Only this group.", show_default=False)] = None,
     dry_run: DryRun = False,
     yes: Yes = False,
 ) -> None:
-    """Move groups past messages that were published longer ago and that they have not settled: they will not get them.
+    """Move groups past messages that are older than a duration and not settled. The groups will not get these messages.
 
-    What a group tries again after a failure stays.
+    Messages that failed and will be tried again stay.
     """
     oldest = as_duration(older_than, name="--older-than")
     assert isinstance(oldest, timedelta)
@@ -124,6 +127,6 @@ async def force_complete(
         write_json({"topic": topic, "older_than": oldest, "skipped": told, "dry_run": dry_run})
     elif told:
         for name, count in told.items():
-            say(f"{name} on {topic} {'would skip' if dry_run else 'skips'} {counted(count, 'message')}")
+            say(f"{name} on {topic} {'would skip' if dry_run else 'skipped'} {counted(count, 'message')}")
     else:
         say(f"no group on {topic} has messages before it that are older than {printable(oldest)}")

@@ -18,10 +18,10 @@ from postbus.cli._say import say
 from postbus.results import GroupInfo, MemberInfo
 from postbus.start import Start
 
-app = group("groups", "Look after groups of PUB_SUB topics; pause, resume, move, resurrect and remove them.")
+app = group("groups", "Show and check groups of PUB_SUB topics; pause, resume, move, resurrect and remove them.")
 
 _COUNTS = ("lag", "retrying", "parked", "dead", "lost")
-_NOT_COUNTED = "no process consumes, so there may be more before a group than was counted: postbus sweep run counts"
+_NOT_COUNTED = "no process consumes, so groups may lag more than shown; to count again: postbus sweep run"
 
 
 @command(app, "list")
@@ -62,17 +62,17 @@ async def list_groups(
 
 
 async def _is_counted(bus: Bus, groups: list[GroupInfo]) -> bool:
-    """Whether a process counts what is published, where that makes a difference."""
+    """Whether the lag of groups is current: a live process counts what is published. Without lag it does not matter."""
     workers = await bus.admin.workers()
     return any(one.is_alive for one in workers) or not any(one.lag for one in groups)
 
 
 def _why_none(topic: str | None, semantics: str | None) -> str:
     if topic is None:
-        return "no groups: they come with their first consumer"
+        return "no groups yet: a group begins with its first consumer"
     if semantics == "QUEUE":
-        return f"no groups: {topic} is a QUEUE, whose messages go to one consumer each"
-    return f"no groups of {topic}: they come with their first consumer"
+        return f"no groups: {topic} is a QUEUE, which gives each message to one consumer"
+    return f"no groups of {topic} yet: a group begins with its first consumer"
 
 
 def _health(row: GroupInfo) -> str:
@@ -89,7 +89,7 @@ def _oldest(row: GroupInfo) -> str:
 
 @command(app, "show")
 async def show(cli: Cli, topic: Topic, name: Group) -> None:
-    """Show one group: its place, what it has done and how fast, and its members."""
+    """Show one group: how far it has come, how fast it is, and its members."""
     async with cli.open_bus() as bus:
         row = await bus.admin.group(topic, name)
         members = await bus.admin.members(topic, name)
@@ -114,7 +114,7 @@ async def show(cli: Cli, topic: Topic, name: Group) -> None:
         "last heartbeat": row.seen_at,
         "last progress": row.progressed_at,
         "stopped": row.stopped_at and f"{printable(row.stopped_at)}, as planned, by {row.stopped_by}",
-        "sink": row.sink and f"{row.sink} is away since {printable(row.sink_away_since)}: {row.sink_error}",
+        "sink": row.sink and f"{row.sink} has been away since {printable(row.sink_away_since)}: {row.sink_error}",
         "lanes": f"{row.lanes_held} of {row.lanes} held",
         "workers": ", ".join(row.workers),
     }
@@ -136,7 +136,7 @@ def _told_ms(member: MemberInfo) -> str:
 
 
 def told_start(start: Start) -> str:
-    """A place in a log, in words."""
+    """A position in a log, in words."""
     match start:
         case Start(timestamp=moment) if moment is not None:
             return f"at {printable(moment)}"
@@ -148,7 +148,7 @@ def told_start(start: Start) -> str:
 
 @command(app, "pause")
 async def pause(cli: Cli, topic: Topic, name: Group) -> None:
-    """Stop delivery to a group. It keeps its place, and what is published meanwhile."""
+    """Stop delivery to a group. It keeps its position, and the messages that are published meanwhile."""
     async with cli.open_bus() as bus:
         await bus.admin.pause_group(topic, name)
         row = await bus.admin.group(topic, name)
@@ -157,7 +157,7 @@ async def pause(cli: Cli, topic: Topic, name: Group) -> None:
 
 @command(app, "resume")
 async def resume(cli: Cli, topic: Topic, name: Group) -> None:
-    """Start delivery to a paused group again."""
+    """Resume delivery to a paused group."""
     async with cli.open_bus() as bus:
         await bus.admin.resume_group(topic, name)
         row = await bus.admin.group(topic, name)
@@ -166,7 +166,7 @@ async def resume(cli: Cli, topic: Topic, name: Group) -> None:
 
 @command(app, "cancel")
 async def cancel(cli: Cli, topic: Topic, name: Group, yes: Yes = False) -> None:
-    """End a group's subscription for good: its place is forgotten, and what it tries again."""
+    """End a group's subscription for good. Its position is forgotten, and so are messages that it would try again."""
     async with cli.open_bus() as bus:
         row = await bus.admin.group(topic, name)
         if not yes:
@@ -194,7 +194,7 @@ async def remove(
     if cli.as_json:
         write_json({"topic": topic, "group": name, **as_dict(told)})
     elif not told.removed:
-        say(f"{name} on {topic} is paused, but not removed: a transaction is going on in one of its lanes")
+        say(f"{name} on {topic} is paused, but not removed: one of its lanes has an open transaction; try again later")
     else:
         say(f"removed {name} from {topic}")
         if told.held:
@@ -205,7 +205,7 @@ async def remove(
 async def _confirm_removal(bus: Bus, topic: str, name: str) -> None:
     known = await bus.admin.groups(topic, name, cancelled=True)
     if not known:
-        await bus.admin.group(topic, name)  # which says what is not there
+        await bus.admin.group(topic, name)  # this raises an error that says what is missing
     dead = sum(one.dead for one in known)
     confirm(
         f"Remove group {name} from {topic}, which has {counted(known[-1].pending or 0, 'message')} to do "
@@ -231,7 +231,7 @@ async def resurrect(
         return
     say(f"resurrected {name} on {topic}: it missed {counted(told.missed, 'message')}, {told.skipped} are skipped")
     if catching_up:
-        cli.note(f"the history comes beside what is published now: postbus groups catch-up {topic} {name}")
+        cli.note(f"it works through the missed messages beside new ones: postbus groups catch-up {topic} {name}")
 
 
 @command(app, "seek")
@@ -243,18 +243,18 @@ async def seek(
     dry_run: DryRun = False,
     yes: Yes = False,
 ) -> None:
-    """Move a group to another place: it goes on from there, and gets again what lies behind it.
+    """Move a group to another position. It goes on from there, and gets all messages after it, even again.
 
-    What it tries again after a failure stays.
+    Messages that failed and will be tried again stay.
     """
     start = as_start(to, name="--to")
-    place = told_start(start)
+    position = told_start(start)
     async with cli.open_bus() as bus:
         if not (dry_run or yes):
             count = await bus.admin.seek(topic, name, start, dry_run=True)
             before = (await bus.admin.group(topic, name)).lag
             confirm(
-                f"Let group {name} go on {place}? "
+                f"Let group {name} go on {position}? "
                 f"It has {counted(before or 0, 'message')} before it, and would have {count}."
             )
         count = await bus.admin.seek(topic, name, start, dry_run=dry_run)
@@ -262,7 +262,7 @@ async def seek(
         write_json({"topic": topic, "group": name, "to": to, "count": count, "dry_run": dry_run})
     else:
         does = "would go" if dry_run else "goes"
-        say(f"{name} on {topic} {does} on {place}, with {counted(count, 'message')} before it")
+        say(f"{name} on {topic} {does} on {position}, with {counted(count, 'message')} before it")
 
 
 def _tell(cli: Cli, row: GroupInfo, done: str) -> None:

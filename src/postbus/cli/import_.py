@@ -27,7 +27,7 @@ _MOST_TOLD = 20
 async def import_(
     cli: Cli,
     table: Annotated[
-        str | None, typer.Argument(metavar="TABLE", help="The outbox table (outbox, or else outbox_events).")
+        str | None, typer.Argument(metavar="TABLE", help="The outbox table; by default outbox, or else outbox_events.")
     ] = None,
     layout: Annotated[
         Layout | None, typer.Option("--layout", help="How the table is laid out; by default the columns tell.")
@@ -36,27 +36,27 @@ async def import_(
         str | None,
         typer.Option(
             "--topic",
-            help="simple: where events go; {event_type} and {aggregate_type} are filled in. ({aggregate_type})",
+            help="simple: the topic of events; {event_type} and {aggregate_type} are filled in. ({aggregate_type})",
         ),
     ] = None,
     semantics: Annotated[
         Semantics | None, typer.Option("--semantics", help="simple: the semantics of that topic. (QUEUE)")
     ] = None,
     only: Annotated[
-        list[str] | None, typer.Option("--only", metavar="TOPIC", help="This topic only; can be repeated.")
+        list[str] | None, typer.Option("--only", metavar="TOPIC", help="Only this topic; may be repeated.")
     ] = None,
     option: Annotated[
         list[str] | None,
         typer.Option(
-            "--option", metavar="NAME=VALUE", help="An option of topics that the import creates; can be repeated."
+            "--option", metavar="NAME=VALUE", help="An option of topics that the import creates; may be repeated."
         ),
     ] = None,
     dry_run: DryRun = False,
 ) -> int:
-    """Move in from another outbox of this database.
+    """Import another outbox of this database.
 
-    Carries over its pending messages and how far its groups have come, and leaves the old tables as they are. Stop the
-    old consumers first. Publishers may go on: run it again for what they wrote meanwhile. Nothing comes twice.
+    This carries over pending messages and the progress of groups, and leaves the old tables as they are. Stop the old
+    consumers first. Publishers may go on: run it again for what they wrote meanwhile. No message is imported twice.
     """
     options: Any = {}  # the database checks them
     for one in option or ():

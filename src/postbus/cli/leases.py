@@ -17,7 +17,7 @@ from postbus.cli._say import say
 from postbus.errors import LeaseLost
 from postbus.pull import check_lease
 
-app = group("leases", "Settle what postbus pop has taken: by the token that it printed.")
+app = group("leases", "Settle messages that postbus pop took, by the token that it printed.")
 
 Token = Annotated[UUID, typer.Argument(metavar="TOKEN", help="The token of the lease.", show_default=False)]
 Ids = Annotated[
@@ -33,7 +33,7 @@ Error = Annotated[str | None, typer.Option("--error", metavar="TEXT", help="The 
 
 @command(app, "ack")
 async def ack(cli: Cli, token: Token, ids: SomeIds = None) -> None:
-    """The messages are done: all of the lease, or those that are named."""
+    """Acknowledge all messages of a lease, or the given ones."""
     async with cli.open_bus() as bus:
         store = await bus.connect()
         if ids:
@@ -51,11 +51,13 @@ async def retry(
     ids: Ids,
     delay: Annotated[
         str | None,
-        typer.Option(metavar="DURATION", help="Wait this long before the next attempt; by default as the topic says."),
+        typer.Option(
+            metavar="DURATION", help="Wait this long before the next attempt; by default as long as the topic says."
+        ),
     ] = None,
     error: Error = None,
 ) -> None:
-    """Let messages be tried again; after their last attempt they become dead letters."""
+    """Have messages tried again. After their last attempt they become dead letters."""
     wait = as_duration(delay, name="--delay")
     async with cli.open_bus() as bus:
         outcomes = await (await bus.connect()).retry(token, ids, delay=wait, error=error)
@@ -71,10 +73,10 @@ async def dead_letter(
     cli: Cli,
     token: Token,
     ids: Ids,
-    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why they are given up.")],
+    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="The reason to keep with the messages.")],
     error: Error = None,
 ) -> None:
-    """Give messages up, at once."""
+    """Make messages dead letters at once."""
     async with cli.open_bus() as bus:
         lost = await (await bus.connect()).dead_letter(token, ids, reason, error)
     _tell(cli, "dead", token, ids, lost)
@@ -115,6 +117,6 @@ def _tell(cli: Cli, outcome: str, token: UUID, ids: list[int], lost: set[int]) -
 
 def _lost(token: UUID) -> LeaseLost:
     return LeaseLost(
-        f"the lease {token} is lost: its messages are somebody else's, or done",
+        f"the lease {token} is lost: another consumer has its messages, or they are done",
         remedy="pop again, with a longer lease",
     )

@@ -11,7 +11,7 @@ from postbus.cli._render import message_json, payload_lines, write_facts, write_
 from postbus.cli._say import say, say_block
 from postbus.results import DeliveryInfo, MessageInfo, MessageStory, QueueMessage
 
-app = group("messages", "Look at single messages: where each is, who has it, who is done with it.")
+app = group("messages", "Show single messages: where they are, who has them, and which groups are done.")
 
 
 @command(app, "show")

@@ -58,7 +58,7 @@ def _tell(told: RoleReport) -> None:
         say(f"{note.text}:")
         say(f"  {note.statement};")
     if any(not role.is_there for role in told.roles):
-        say("roles that are missing get their rights when you migrate again")
+        say("create the missing roles, and migrate again to give them their rights")
 
 
 async def _apply(cli: Cli) -> tuple[list[str], migrator.SchemaState, RoleReport]:

@@ -31,23 +31,25 @@ async def pop(
             help="Where a new group starts: now, beginning, a message's id, a time, or how long ago: 2h.",
         ),
     ] = None,
-    mode: Annotated[NamedMode | None, typer.Option(help="The same by name.")] = None,
-    at: Annotated[
-        str | None, typer.Option(metavar="WHEN", help="With --mode timestamp: that time, or how long ago: 2h.")
+    mode: Annotated[
+        NamedMode | None, typer.Option(help="The same by name: from now on, all messages, or from --at on.")
     ] = None,
-    batch: Annotated[int, typer.Option("--batch", "-n", min=1, max=10_000, help="At most this many.")] = 1,
-    wait: Annotated[str, typer.Option(metavar="DURATION", help="Wait this long for the first one.")] = "0",
+    at: Annotated[
+        str | None, typer.Option(metavar="WHEN", help="With --mode timestamp: the time, or how long ago: 2h.")
+    ] = None,
+    batch: Annotated[int, typer.Option("--batch", "-n", min=1, max=10_000, help="At most this many messages.")] = 1,
+    wait: Annotated[str, typer.Option(metavar="DURATION", help="Wait this long for the first message.")] = "0",
     lease: Annotated[
         str | None,
-        typer.Option(metavar="DURATION", help="Hold the messages for this long; by default as the topic says."),
+        typer.Option(metavar="DURATION", help="Hold the messages for this long; by default as long as the topic says."),
     ] = None,
     auto_ack: Annotated[
         bool, typer.Option("--auto-ack", help="Ack the messages at once: they are not delivered again.")
     ] = False,
 ) -> None:
-    """Take messages and print them, with the token of their lease: settle them with postbus leases.
+    """Take messages and print them with the token of their lease. Settle them with postbus leases.
 
-    What is not settled when the lease ends comes again.
+    Messages that are not settled when the lease ends are delivered again.
     """
     options: PopOptions = {
         "group": group,
@@ -72,7 +74,7 @@ async def pop(
 
 def _print(cli: Cli, popped: Popped) -> None:
     if not popped:
-        cli.note("nothing is there")
+        cli.note("no messages")
     token = ""
     for one in popped:
         if one.token is not None and _token(one) != token:

@@ -33,9 +33,11 @@ async def publish(
     topic: Topic,
     payload: Annotated[
         str | None,
-        typer.Argument(metavar="PAYLOAD", help="The payload; - or nothing: from stdin.", show_default=False),
+        typer.Argument(
+            metavar="PAYLOAD", help="The payload. If it is - or missing, it is read from stdin.", show_default=False
+        ),
     ] = None,
-    file: Annotated[Path | None, typer.Option(metavar="FILE", help="The payload from a file.")] = None,
+    file: Annotated[Path | None, typer.Option(metavar="FILE", help="Read the payload from this file.")] = None,
     lines: Annotated[bool, typer.Option("--lines", help="Publish one message per line that is not empty.")] = False,
     text: Annotated[bool, typer.Option("--text", help="The payload is text, even if it looks like JSON.")] = False,
     json_payload: Annotated[
@@ -45,12 +47,14 @@ async def publish(
     key: Annotated[
         str | None, typer.Option(help="The key: messages with the same key stay in order, in an ordered topic.")
     ] = None,
-    header: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="A header; repeatable.")] = None,
-    priority: Annotated[int | None, typer.Option(help="0 (last) to 9 (first); 4 is usual.")] = None,
+    header: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="A header; may be repeated.")] = None,
+    priority: Annotated[int | None, typer.Option(help="0 (last) to 9 (first); by default 4.")] = None,
     delay: Annotated[str | None, typer.Option(metavar="DURATION", help="Deliver after 30s, 5m, 24h.")] = None,
     deliver_at: Annotated[
         str | None,
-        typer.Option(metavar="TIME", help="Deliver at 2030-01-31T18:00; local time without an offset."),
+        typer.Option(
+            metavar="TIME", help="Deliver at this time: 2030-01-31T18:00. It is local time without an offset."
+        ),
     ] = None,
     dedup_key: Annotated[str | None, typer.Option(help="Publish only once under this key.")] = None,
     correlation_id: Annotated[str | None, typer.Option(help="The correlation id.")] = None,
@@ -85,9 +89,9 @@ def _check_source(payload: str | None, file: Path | None, lines: bool, dedup_key
     if payload is not None and file is not None:
         raise usage_error("a payload and --file are both given", remedy="give one of them")
     if lines and payload not in (None, "-"):
-        raise usage_error("--lines reads stdin or --file, not the argument", remedy="leave PAYLOAD out")
+        raise usage_error("--lines reads stdin or --file, not the argument", remedy="omit PAYLOAD")
     if lines and dedup_key is not None:
-        raise usage_error("--dedup-key would let only the first of the lines through", remedy="leave it out")
+        raise usage_error("--dedup-key would let only the first line through", remedy="omit --dedup-key")
 
 
 @contextmanager
@@ -127,11 +131,11 @@ def _print_ids(cli: Cli, topic: str, ids: list[int]) -> None:
             write_json({"id": one, "topic": topic}) if cli.as_json else say(one, flush=False)
         sys.stdout.flush()
     except BrokenPipeError:
-        leave_pipe()  # that nobody wants the ids is no reason to publish only some of the messages
+        leave_pipe()  # all messages are published, even if nobody reads the ids
 
 
 async def _publish_lines(cli: Cli, topic: str, source: BinaryIO | None, form: PayloadForm, options: Outgoing) -> None:
-    """One transaction per batch; what was published before an error stays published."""
+    """Publish each batch in a transaction of its own. Batches before an error stay published."""
     assert source is not None
     published = 0
     try:
@@ -181,10 +185,10 @@ def _batches(source: BinaryIO) -> Iterator[list[tuple[int, bytes]]]:
 
 @contextmanager
 def _progress(topic: str) -> Iterator[Callable[[int], None]]:
-    """How many were published so far, on stderr, and only if a person sees it."""
+    """Show on stderr how many messages are published, if stderr is a terminal."""
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    # Stdout is left alone: it may lead elsewhere.
+    # Leave stdout alone: it may not be the terminal.
     with Progress(
         *columns,
         console=console,

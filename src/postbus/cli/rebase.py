@@ -18,20 +18,20 @@ async def rebase(
     cli: Cli,
     as_copy: Annotated[
         bool,
-        typer.Option("--as-copy", help="The original goes on: messages of this copy get an event_id of their own."),
+        typer.Option("--as-copy", help="The original stays in use: messages of this copy get event ids of their own."),
     ] = False,
     yes: Yes = False,
 ) -> None:
     """Make groups work in a database that was restored from a dump.
 
-    Their places are bound to the server that was dumped. Stop everything that publishes or consumes first.
-    A group gets all that it had not had; some messages it may get again. A group that was catching up gets all
-    that it was given since the catch-up began again. Messages keep their event_id, since this database replaces
-    the original. If both go on, say --as-copy in the copy.
+    The positions of groups belong to the server that was dumped. Stop everything that publishes or consumes first.
+    A group gets all messages that it has not had, and may get some again. One that was catching up gets everything
+    again that it got since its catch-up began. Messages keep their event_id, because this database replaces the
+    original. If the original stays in use, give --as-copy in the copy.
     """
     async with cli.open_bus() as bus:
         if not yes:
-            confirm("Bind the places of all groups to this server? Nothing may publish or consume meanwhile.")
+            confirm("Bind the positions of all groups to this server? Nothing may publish or consume meanwhile.")
         count = await bus.admin.rebase(as_copy=as_copy)
         source = (await bus.connect()).source
     if cli.as_json:

@@ -24,7 +24,7 @@ from postbus.relay import EventRegistry, Sink
 from postbus.relay.settings import RelaySettings, Route, read
 from postbus.relay.sinks import sink_of
 
-app = group("relay", "Send messages on to other brokers, once they are committed.")
+app = group("relay", "Send committed messages to other brokers.")
 
 Config = Annotated[
     Path | None,
@@ -32,24 +32,24 @@ Config = Annotated[
 ]
 SinkOptions = Annotated[
     list[str] | None,
-    typer.Option("--sink-option", metavar="NAME=VALUE", help="An option of the sink; may be given several times."),
+    typer.Option("--sink-option", metavar="NAME=VALUE", help="An option of the sink; may be repeated."),
 ]
 OF_THE_ROUTE = (
-    option("topic", str, "The topic; with a file, those of its routes."),
-    option("group", str, "The relay's group; relay-… by default."),
+    option("topic", str, "The topic; with a file, only routes of this topic."),
+    option("group", str, "The relay's group; by default relay-SINK."),
 )
 ROUTE_OPTIONS = (
     *OF_THE_ROUTE,
     option("sink", str, "nats://, kafka://, amqp://, redis://, pubsub://, https://, postgresql:// or module:name."),
-    option("target", str, "Where in the sink: orders.{event_type}; {topic}, {key}, {aggregate_type}, {aggregate_id}."),
-    option("form", str, "attributes, cloudevents or cloudevents-structured (attributes)."),
-    option("source", str, "Who sends, for CloudEvents."),
-    option("registry", str, "module:name of the events that may be sent; all others are dead letters."),
-    option("batch", int, "Messages that are sent at a time (50)."),
-    option("concurrency", int, "Batches under way at the same time; those of one key are in one of them (1)."),
+    option("target", str, "The target in the sink: {topic}, {key}, {event_type}, {aggregate_type}, {aggregate_id}."),
+    option("form", str, "How messages are sent: attributes, cloudevents or cloudevents-structured (attributes)."),
+    option("source", str, "The source attribute of CloudEvents."),
+    option("registry", str, "module:name of a registry; messages that it refuses become dead letters."),
+    option("batch", int, "The number of messages that are sent at a time (50)."),
+    option("concurrency", int, "Batches under way at the same time; messages of one key are in one of them (1)."),
     option("poll", str, "How often to look for messages while there are no wake-ups (500ms)."),
     option("max_attempts", int, "Attempts before a message becomes a dead letter (25)."),
-    option("retention", str, "How long sent messages should be kept to be sent again (30d)."),
+    option("retention", str, "How long the topic should keep sent messages for replays (30d)."),
 )  # fmt: skip
 
 
@@ -58,16 +58,16 @@ def run(
     cli: Cli,
     config: Config = None,
     sink_option: SinkOptions = None,
-    name: Annotated[str | None, typer.Option(help="How the process is listed.")] = None,
+    name: Annotated[str | None, typer.Option(help="The name of the process in lists.")] = None,
     log_level: Annotated[LogLevel, typer.Option(case_sensitive=False)] = LogLevel.INFO,
     log_format: Annotated[LogFormat | None, typer.Option(help="By default text, or json with --json.")] = None,
     loop: LoopOption = EventLoop.AUTO,
     drain_timeout: DrainTimeout = None,
     **options: Any,
 ) -> int:
-    """Relay until Ctrl-C or SIGTERM, which finishes what is under way. Any number of these share the work.
+    """Relay until Ctrl-C or SIGTERM, which lets batches under way finish. Several of these processes share the work.
 
-    Options count more than POSTBUS_RELAY_… (such as POSTBUS_RELAY_BATCH), and those more than the file.
+    Options override POSTBUS_RELAY_… (such as POSTBUS_RELAY_BATCH), which override the file.
     """
     configure_logging(log_level.value, log_format or (LogFormat.JSON if cli.as_json else LogFormat.TEXT))
     settings = settings_of(config, options, sink_option)
@@ -85,7 +85,7 @@ async def _relay(cli: Cli, settings: RelaySettings, name: str | None, drain_time
 
 
 async def _try_to_open(route: Route, sink: Sink) -> None:
-    """Tell at once what will never work. A sink that is away is waited for later."""
+    """Report at once what will never work. The relay waits for a sink that is away."""
     try:
         await sink.open()
     except SinkUnavailable as error:
@@ -101,7 +101,7 @@ def settings_of(config: Path | None, options: dict[str, Any], sink_options: list
 
 
 def needed(settings: RelaySettings) -> list[Route]:
-    """The routes; at least one, each with a sink."""
+    """The routes. Refuses to have none, or one without a sink."""
     if not settings.routes:
         raise usage_error("nothing to relay", remedy="give --topic and --sink, or --config FILE")
     for route in settings.routes:

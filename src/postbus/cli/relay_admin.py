@@ -31,19 +31,19 @@ from postbus.relay.settings import Route
 from postbus.relay.status import statuses
 
 ALERT_OPTIONS = (
-    option("max_backlog", int, "Alert above so many messages that are not sent (10000)."),
-    option("max_age", str, "Alert when the oldest of them is older (5m)."),
-    option("max_dead", int, "Alert above so many dead letters (0)."),
+    option("max_backlog", int, "Alert if more messages than this are not sent (10000)."),
+    option("max_age", str, "Alert if the oldest of them is older than this (5m)."),
+    option("max_dead", int, "Alert if there are more dead letters than this (0)."),
 )
-Topic = Annotated[str | None, typer.Option(help="The topic; with a file, that of one of its routes.")]
-Group = Annotated[str | None, typer.Option(help="The relay's group; relay-… by default.")]
+Topic = Annotated[str | None, typer.Option(help="The topic; with a file, only routes of this topic.")]
+Group = Annotated[str | None, typer.Option(help="The relay's group; by default relay-SINK.")]
 
 
 @command(app, "status", options=ALERT_OPTIONS)
 async def status(cli: Cli, config: Config = None, topic: Topic = None, group: Group = None, **options: Any) -> int:
-    """Show what relays have not sent, and what somebody should look at. Exit code 0 if that is nothing, else 1.
+    """Show what relays have not sent, and whether somebody should look. The exit code is 0 without alerts, else 1.
 
-    Without a topic or a file: all groups that are called relay-…
+    Without a topic or a file, this shows all groups whose names begin with relay-.
     """
     settings = settings_of(config, {"topic": topic, "group": group, **options}, None)
     async with cli.open_bus() as bus:
@@ -55,7 +55,7 @@ async def status(cli: Cli, config: Config = None, topic: Topic = None, group: Gr
     else:
         columns = ("topic", "group", "state", "backlog", "oldest", "deferred", "dead", "workers")
         write_table(
-            [*columns, "what is to be known"],
+            [*columns, "remarks"],
             [
                 [*(getattr(one, name) for name in columns), "; ".join(filter(None, [*one.alerts, one.note]))]
                 for one in found
@@ -71,23 +71,25 @@ async def replay(
     config: Config = None,
     sink_option: SinkOptions = None,
     since: Annotated[
-        str | None, typer.Option("--from", metavar="WHEN", help="Published since this time, or since 2h, 7d ago.")
+        str | None, typer.Option("--from", metavar="WHEN", help="Messages since this time, or of the last 2h, 7d.")
     ] = None,
     until: Annotated[
-        str | None, typer.Option(metavar="WHEN", help="Published before this time, or 2h, 7d ago.")
+        str | None, typer.Option(metavar="WHEN", help="Messages before this time, or more than 2h, 7d ago.")
     ] = None,
-    event_type: Annotated[str | None, typer.Option(help="Of this type (header event-type).")] = None,
-    aggregate_type: Annotated[str | None, typer.Option(help="Of these aggregates (header aggregate-type).")] = None,
-    aggregate_id: Annotated[str | None, typer.Option(help="Of this aggregate (header aggregate-id).")] = None,
-    all_of_them: Annotated[bool, typer.Option("--all", help="All that the topic still has.")] = False,
+    event_type: Annotated[str | None, typer.Option(help="Messages of this type (header event-type).")] = None,
+    aggregate_type: Annotated[
+        str | None, typer.Option(help="Messages of these aggregates (header aggregate-type).")
+    ] = None,
+    aggregate_id: Annotated[str | None, typer.Option(help="Messages of this aggregate (header aggregate-id).")] = None,
+    all_of_them: Annotated[bool, typer.Option("--all", help="All messages that the topic still has.")] = False,
     dry_run: DryRun = False,
     yes: Yes = False,
     **options: Any,
 ) -> int:
-    """Send again what a topic still has, to the sink of a route. The relay goes on as it was.
+    """Send messages that a topic still has to the sink of a route again. The relay itself goes on as before.
 
-    Messages keep their event_id; sinks that recognise duplicates take them nevertheless. Exit code 1 if some were
-    refused.
+    Messages keep their event_id, but sinks that drop duplicates take them again. The exit code is 1 if the sink refused
+    some.
     """
     wanted = ReplayRequest(
         since=as_past_moment(since, name="--from"),
@@ -118,7 +120,7 @@ async def replay(
 
 
 async def _replay(cli: Cli, route: Route, wanted: ReplayRequest, *, dry_run: bool, yes: bool) -> Replayed | None:
-    """None if it was only counted."""
+    """Send them, or only count them and return None."""
     suffix = f"/replay-{secrets.token_hex(4)}"
     async with cli.open_bus() as bus:
         store = await bus.connect()
@@ -154,7 +156,7 @@ async def rewind(
     dry_run: DryRun = False,
     yes: Yes = False,
 ) -> None:
-    """Move a relay to another place: it goes on from there, and sends again all that lies behind it."""
+    """Move a relay to another position. It goes on from there, and sends all messages after it, even again."""
     routes = settings_of(config, {"topic": topic, "group": group}, None).routes
     if len(routes) != 1 or (config is None and group is None and routes[0].sink is None):
         raise usage_error("which relay?", remedy="give --topic and --group, or --config with --topic")

@@ -19,29 +19,31 @@ from postbus.results import ScopeInfo
 from postbus.scope import Scope
 
 _Topic = Annotated[
-    str | None, typer.Argument(metavar="TOPIC", help="One topic, rather than those of a scope.", show_default=False)
+    str | None, typer.Argument(metavar="TOPIC", help="One topic, instead of all topics in a scope.", show_default=False)
 ]
 SCOPE = (
     option("key", str, "Only messages of this key of the topic."),
     option("namespace", str, "All topics of this namespace."),
     option("task", str, "All topics of this task."),
-    option("pattern", str, "All topics that match: in 'orders.*' one more word, in 'orders.#' any number."),
+    option("pattern", str, "All topics that match: * stands for one word ('orders.*'), # for any number ('orders.#')."),
 )
 SCOPE_AND_START = (
     *SCOPE,
-    option("start", str, "Where it starts: now, beginning, a message's id, a time or an age (2h).", flag="--from"),
+    option(
+        "start", str, "Where it begins: now, beginning, a message's id, a time, or how long ago: 2h.", flag="--from"
+    ),
     option("mode", NamedMode, "The same by name; new is from now on."),
     option("at", str, "With --mode timestamp: a time such as 2030-01-31T18:00, or how long ago: 2h."),
-    option("look_back", str, "With --mode new: how far before now it begins, 4s if this is not given."),
+    option("look_back", str, "With --mode new: how long before now it begins (4s)."),
     option("on_failure", OnFailure, "Whether a failing message blocks its key."),
 )
 
 
 @command(app, "subscribe", options=SCOPE_AND_START)
 async def subscribe(cli: Cli, group: Group, topic: _Topic = None, **options: Any) -> None:
-    """Subscribe a group to a topic, to a key of it, or to all topics in a scope, also to those that come later.
+    """Subscribe a group to a topic, to one key of it, or to all topics in a scope, including later ones.
 
-    Where it starts is recorded at the first time. A group that nobody consumes for is DEAD after a while.
+    The first call records where the group begins. A group without consumers becomes DEAD after a while.
     """
     start = first_position(options.pop("start"), options.pop("at"))
     given = {name: value for name, value in options.items() if value is not None}
@@ -55,7 +57,7 @@ async def subscribe(cli: Cli, group: Group, topic: _Topic = None, **options: Any
 
 @command(app, "heartbeat", options=SCOPE[1:])
 async def heartbeat(cli: Cli, group: Group, topic: _Topic = None, **scope: Any) -> None:
-    """Keep a group alive whose consumers pop, while they do nothing else for a while. A DEAD group comes back."""
+    """Keep a group alive whose consumers pop, while they do not pop for a while. A DEAD group comes back."""
     async with cli.open_bus() as bus:
         pattern = scope.pop("pattern")
         told = await bus.heartbeat(topic or pattern, group=group, **scope)
@@ -74,7 +76,7 @@ async def scopes(
         str | None, typer.Argument(metavar="GROUP", help="Only of this group.", show_default=False)
     ] = None,
 ) -> None:
-    """Show the recorded scopes of groups, where they start, and their topics."""
+    """Show the recorded scopes of groups, where they begin, and how many topics they have."""
     async with cli.open_bus() as bus:
         found = await bus.admin.scopes(group)
     if cli.as_json:
@@ -100,10 +102,10 @@ async def forget(
     yes: Yes = False,
     **scope: Any,
 ) -> None:
-    """Forget where a group starts in a scope: no further topics join it, and another mode can be recorded."""
+    """Forget where a group begins in a scope. No further topics join, and you can record another mode."""
     async with cli.open_bus() as bus:
         if cancel and not yes:
-            confirm(f"Cancel all subscriptions of group {group} in this scope? Their places are forgotten.")
+            confirm(f"Cancel all subscriptions of group {group} in this scope? Their positions are forgotten.")
         count = await bus.admin.forget_scope(group, topic, cancel=cancel, **scope)
     if cli.as_json:
         write_json({"group": group, "subscriptions": count, "cancelled": cancel})

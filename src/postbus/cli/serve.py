@@ -28,20 +28,20 @@ if TYPE_CHECKING:
 
 WebhookAllow = Annotated[
     list[str] | None,
-    typer.Option(help="Let webhooks also reach this address, network (10.1.0.0/16) or host, which is not public."),
+    typer.Option(help="Let webhooks reach this address, network (10.1.0.0/16) or host, although it is not public."),
 ]
 _LIMITS = "Limits, for each token"
 _JWT = "JWT"
 _STRANGERS = "Limits before authentication"
 _HOST, _PORT = "127.0.0.1", 8472
-_PATIENCE = 2.0  # seconds, when it is to end at once
+_PATIENCE = 2.0  # seconds to end after the second signal
 
 
 def serve(
     cli: Cli,
     host: Annotated[str, typer.Option(help="The address to listen on.")] = _HOST,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 for any that is free.")] = _PORT,
-    auth: Annotated[bool, typer.Option("--auth", help="Ask for tokens: see postbus tokens.")] = False,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 for any free one.")] = _PORT,
+    auth: Annotated[bool, typer.Option("--auth", help="Require tokens: see postbus tokens.")] = False,
     cors_origin: Annotated[
         list[str] | None, typer.Option(help="Allow web pages of this origin to call: https://app.example.org, or *.")
     ] = None,
@@ -62,7 +62,7 @@ def serve(
         ),
     ] = None,
     max_connections: Annotated[
-        int, typer.Option(help="Connections of authenticated callers.", rich_help_panel=_STRANGERS)
+        int, typer.Option(help="The most connections of authenticated callers.", rich_help_panel=_STRANGERS)
     ] = 4000,
     header_timeout: Annotated[
         float, typer.Option(help="Seconds for a request's headers to arrive.", rich_help_panel=_STRANGERS)
@@ -71,18 +71,18 @@ def serve(
         float,
         typer.Option(help="Seconds for its body; one more for each 16 KiB.", rich_help_panel=_STRANGERS),
     ] = 30.0,
-    max_body: Annotated[int, typer.Option(help="Bytes of a request.", rich_help_panel=_LIMITS)] = 16 << 20,
-    max_batch: Annotated[int, typer.Option(help="Messages of a request.", rich_help_panel=_LIMITS)] = 1000,
+    max_body: Annotated[int, typer.Option(help="The most bytes of a request.", rich_help_panel=_LIMITS)] = 16 << 20,
+    max_batch: Annotated[int, typer.Option(help="The most messages of a request.", rich_help_panel=_LIMITS)] = 1000,
     max_polls: Annotated[
-        int, typer.Option(help="Pops and streams that wait at the same time.", rich_help_panel=_LIMITS)
+        int, typer.Option(help="The most pops and streams that wait at the same time.", rich_help_panel=_LIMITS)
     ] = 1000,
     rate: Annotated[
-        float | None, typer.Option(help="Requests per second. Any number by default.", rich_help_panel=_LIMITS)
+        float | None, typer.Option(help="The most requests per second; by default unlimited.", rich_help_panel=_LIMITS)
     ] = None,
-    jwt_issuer: Annotated[str | None, typer.Option(help="Take JWTs of this issuer …", rich_help_panel=_JWT)] = None,
+    jwt_issuer: Annotated[str | None, typer.Option(help="Accept JWTs of this issuer …", rich_help_panel=_JWT)] = None,
     jwt_audience: Annotated[str | None, typer.Option(help="… for this audience …", rich_help_panel=_JWT)] = None,
     jwt_jwks: Annotated[
-        str | None, typer.Option(help="… by its keys: an address, or a file.", rich_help_panel=_JWT)
+        str | None, typer.Option(help="… signed with these keys: an address, or a file.", rich_help_panel=_JWT)
     ] = None,
     jwt_roles_claim: Annotated[str, typer.Option(help="The claim with roles.", rich_help_panel=_JWT)] = "postbus_roles",
     jwt_topics_claim: Annotated[
@@ -92,12 +92,12 @@ def serve(
         str, typer.Option(help="The claim with patterns of groups; without it, all groups.", rich_help_panel=_JWT)
     ] = "postbus_groups",
     jwt_payloads_claim: Annotated[
-        str, typer.Option(help="The claim that is false for callers without payloads.", rich_help_panel=_JWT)
+        str, typer.Option(help="The claim that is false if the caller gets no payloads.", rich_help_panel=_JWT)
     ] = "postbus_payloads",
 ) -> int:
-    """Serve HTTP until Ctrl-C: push, pop, topics, groups, and all that /openapi.json tells.
+    """Serve HTTP until Ctrl-C: push, pop, topics, groups, and everything that /openapi.json describes.
 
-    Without authentication it serves this machine only. A second Ctrl-C does not wait for requests that go on.
+    Without authentication it serves only this machine. A second Ctrl-C does not wait for requests under way.
     """
     require_server()
     from postbus.server.settings import CallerLimits, ConnectionLimits, JwtSettings, ServerSettings
@@ -113,7 +113,7 @@ def serve(
             remedy="give all of --jwt-issuer, --jwt-audience and --jwt-jwks",
         )
     if unix_socket is not None and (host, port) != (_HOST, _PORT):
-        raise usage_error("a socket has neither host nor port", remedy="leave out --host and --port")
+        raise usage_error("a socket has neither host nor port", remedy="omit --host and --port")
     settings = ServerSettings(
         host=host, port=port, auth=auth, jwt=jwt, limits=CallerLimits(max_body, max_batch, max_polls, rate),
         connections=ConnectionLimits(max_connections, header_timeout, body_timeout),
@@ -137,14 +137,16 @@ def _unix_socket(path: Path | None, mode: str) -> UnixSocket | None:
     try:
         return UnixSocket(path, int(mode, 8))
     except ValueError as error:
-        raise usage_error(f"{mode!r} is no mode of a file", remedy="give permissions such as 600 or 660") from error
+        raise usage_error(
+            f"{mode!r} is not the mode of a file", remedy="give permissions such as 600 or 660"
+        ) from error
 
 
 def require_server() -> None:
-    """Say what to install where the server's packages are not there."""
+    """Say what to install if a package of the server is missing."""
     for name in ("litestar", "uvicorn", "httptools"):
         if find_spec(name) is None:
-            raise CommandError(f"{name} is not installed", remedy="pip install 'postbus[server]'")
+            raise CommandError(f"{name} is not installed", remedy="install it: pip install 'postbus[server]'")
 
 
 async def _run(bus: Bus, cli: Cli, settings: ServerSettings) -> int:
@@ -184,16 +186,16 @@ async def _serve_until_told(server: HttpServer, ending: StopSignals) -> None:
 
 @dataclass(frozen=True)
 class ServeOptions:
-    """Where another command serves HTTP beside what it does."""
+    """The HTTP server that another command runs beside its own work."""
 
     port: int | None
-    """None for the usual one, or any if that is taken."""
+    """None for the default port, or any other if that one is taken."""
     webhook_allow: tuple[str, ...] = ()
 
 
 @asynccontextmanager
 async def served(bus: Bus, cli: Cli, http: ServeOptions | None) -> AsyncIterator[str | None]:
-    """Serve HTTP to this machine within the block. The address, or None where that is not wanted or not installed."""
+    """Serve HTTP to this machine within the block. Yields the address, or None if HTTP is unwanted or not installed."""
     try:
         if http is not None:
             require_server()
@@ -210,7 +212,7 @@ async def served(bus: Bus, cli: Cli, http: ServeOptions | None) -> AsyncIterator
         yield server.url
     finally:
         stop.set()
-        with suppress(PostbusError):  # what ends the command is told by the command
+        with suppress(PostbusError):  # the command itself reports why it ends
             await serving
 
 

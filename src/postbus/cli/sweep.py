@@ -29,10 +29,10 @@ from postbus.sweeping import DURATIONS, PRESETS
 app = typer.Typer(name="sweep", help="Show, configure and run the maintenance jobs.")
 
 _OPTIONS = (
-    option("interval", str, "How often to look for finished messages, and for partitions of the log that can go."),
-    option("batch_size", int, "Rows to remove at a time."),
+    option("interval", str, "How often to look for finished messages, and for partitions of the log to drop."),
+    option("batch_size", int, "How many rows to remove at a time."),
     option("detection_interval", str, "How often to look for groups without heartbeats."),
-    option("heartbeat_timeout", str, "Of new topics: how long without a heartbeat makes a group DEAD."),
+    option("heartbeat_timeout", str, "The default of new topics: a group without a heartbeat for this long is DEAD."),
     option("subscription_retention", str, "How long DEAD and CANCELLED subscriptions are kept: 30d."),
     option("audit_retention", str, "How long entries of the audit log are kept: 90d, and at least 30d."),
 )
@@ -46,7 +46,8 @@ _FIGURES = (
 def sweep(
     ctx: typer.Context,
     forever: Annotated[
-        bool, typer.Option("--forever", help="Sweep until Ctrl-C: for deployments without a worker and without serve.")
+        bool,
+        typer.Option("--forever", help="Sweep until Ctrl-C, for deployments with neither a worker nor postbus serve."),
     ] = False,
     dsn: DsnOption = None,
     data_dir: DataDirOption = None,
@@ -63,7 +64,7 @@ def sweep(
 
 def _hand_on(ctx: typer.Context, cli: Cli, forever: bool) -> None:
     if forever:
-        raise usage_error("--forever stands alone", remedy="postbus sweep --forever")
+        raise usage_error("--forever takes no command", remedy="run: postbus sweep --forever")
     ctx.obj = cli
 
 
@@ -79,7 +80,7 @@ async def _sweep_forever(cli: Cli) -> None:
 
 @command(app, "show")
 async def show(cli: Cli) -> None:
-    """Show whether sweeping keeps up, how it is set, and what each job has done."""
+    """Show whether sweeping keeps up, its settings, and what each job has done."""
     async with cli.open_bus() as bus:
         health, setting = await bus.admin.sweep_health(), await bus.admin.sweeping()
     if cli.as_json:

@@ -29,8 +29,8 @@ async def tail(
 ) -> None:
     """Follow a topic without consuming: one line per message, until Ctrl-C.
 
-    Looks four times a second. A message of a QUEUE that was consumed in between is not seen, unless the topic
-    keeps finished messages (--retention). Of a PUB_SUB topic all are seen, whatever its groups do.
+    It looks four times a second. It misses messages of a QUEUE that are consumed in between, unless the topic keeps
+    finished messages (--retention). It shows all messages of a PUB_SUB topic, whatever its groups do.
     """
     async with cli.open_bus() as bus:
         is_log = await bus.admin.semantics(topic) == "PUB_SUB"

@@ -17,11 +17,15 @@ app = group("tokens", "Make, list and revoke tokens for the HTTP server.")
 @command(app, "create")
 async def create(
     cli: Cli,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="What the token is for.", show_default=False)],
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="A name that says what the token is for.", show_default=False)
+    ],
     roles: Annotated[
         list[str],
         typer.Option(
-            "--role", help="producer, consumer, observer, operator or admin; may be repeated.", show_default=False
+            "--role",
+            help="A role: producer, consumer, observer, operator or admin; may be repeated.",
+            show_default=False,
         ),
     ],
     topics: Annotated[
@@ -60,7 +64,7 @@ async def create(
 
 @command(app, "list")
 async def list_tokens(cli: Cli) -> None:
-    """Show all tokens, also those that are revoked or expired, without their secrets."""
+    """Show all tokens, including revoked and expired ones, without their secrets."""
     async with cli.open_bus() as bus:
         tokens = await bus.admin.tokens()
     if cli.as_json:
@@ -92,7 +96,7 @@ async def list_tokens(cli: Cli) -> None:
 async def revoke(
     cli: Cli, token_id: Annotated[str, typer.Argument(metavar="ID", help="The token's id.", show_default=False)]
 ) -> None:
-    """End a token for good. Servers that know it forget it within seconds."""
+    """Revoke a token for good. Servers refuse it within seconds."""
     async with cli.open_bus() as bus:
         await bus.admin.revoke_token(token_id)
     if cli.as_json:

@@ -47,7 +47,7 @@ TOPIC_OPTIONS = (
     option("namespace", str, "The namespace of the topic: groups can subscribe to a whole namespace; '' for none."),
     option("task", str, "The task of the topic: groups can subscribe to a whole task; '' for none."),
     option("tracking", Tracking, "PUB_SUB: REFERENCE_COUNTING keeps receipts, OFFSET_WATERMARK only positions."),
-    option("lanes", str, "PUB_SUB: slices that keys map to, and the most processes of a group; or named."),
+    option("lanes", str, "PUB_SUB: how many lanes the keys map to, and the most processes of a group; or named."),
     option("storage", Storage, "PUB_SUB: shared with topics of a similar retention; own for a busy topic."),
     option("segment_size", int, "PUB_SUB: the most messages of one publish call that one row stores."),
     option("zero_subscription_retention", str, "PUB_SUB: how long messages are kept while no group is subscribed."),
@@ -85,7 +85,8 @@ async def list_topics(
     if cli.as_json:
         write_json(topics)
     elif not topics and (namespace or task):
-        cli.note(f"no topics of that: postbus topics set NAME --{'namespace' if namespace else 'task'} …")
+        scope = f"namespace {namespace}" if namespace else f"task {task}"
+        cli.note(f"no topics in {scope}; to add one: postbus topics set NAME --{scope}")
     elif not topics:
         cli.note("no topics yet: publish something, or postbus topics create NAME")
     else:
@@ -115,9 +116,9 @@ def _remarks(topic: TopicInfo) -> str:
 
 @command(app, "create", options=TOPIC_OPTIONS)
 async def create(cli: Cli, name: Name, **options: Any) -> None:
-    """Create a topic. Needed only where its options differ from the defaults.
+    """Create a topic. You need this only for options that differ from the defaults.
 
-    Options that begin with QUEUE or PUB_SUB are for topics with these semantics.
+    Options whose help begins with QUEUE or PUB_SUB are for topics with these semantics.
     """
     given = with_durations(options, DURATIONS)
     async with cli.open_bus() as bus:
@@ -132,7 +133,7 @@ async def set_options(cli: Cli, name: Name, **options: Any) -> None:
     """Change options of a topic."""
     given = with_durations(options, DURATIONS)
     if not given:
-        raise usage_error("nothing to set", remedy=f"such as: postbus topics set {name} --max-attempts 5")
+        raise usage_error("nothing to set", remedy=f"give an option: postbus topics set {name} --max-attempts 5")
     async with cli.open_bus() as bus:
         await bus.admin.set_topic(name, **given)
         topic = await bus.admin.topic(name)
@@ -167,7 +168,7 @@ def _show(cli: Cli, topic: TopicInfo, done: str) -> None:
 
 @command(app, "pause")
 async def pause(cli: Cli, name: Name) -> None:
-    """Stop delivery of a QUEUE; publishing goes on. Groups are paused by postbus groups pause."""
+    """Stop delivery of a QUEUE; publishing goes on. To pause a group: postbus groups pause."""
     async with cli.open_bus() as bus:
         await bus.admin.pause_topic(name)
         topic = await bus.admin.topic(name)
@@ -176,7 +177,7 @@ async def pause(cli: Cli, name: Name) -> None:
 
 @command(app, "resume")
 async def resume(cli: Cli, name: Name) -> None:
-    """Start delivery of a paused QUEUE again."""
+    """Resume delivery of a paused QUEUE."""
     async with cli.open_bus() as bus:
         await bus.admin.resume_topic(name)
         topic = await bus.admin.topic(name)
@@ -188,7 +189,7 @@ async def delete(
     cli: Cli,
     name: Name,
     yes: Yes = False,
-    force: Annotated[bool, typer.Option("--force", help="Also delete its messages, and do not ask.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Delete its messages and groups too, and do not ask.")] = False,
 ) -> None:
     """Delete a topic. One that holds messages, or has groups, is deleted only with --force."""
     async with cli.open_bus() as bus:
@@ -211,7 +212,7 @@ def _with_it(topic: TopicInfo) -> str:
 
 @command(app, "purge")
 async def purge(cli: Cli, name: Name, dry_run: DryRun = False) -> None:
-    """Delete the messages that wait in a QUEUE. What is being handled goes on; dead letters stay."""
+    """Delete the messages that wait in a QUEUE. Messages in hand and dead letters stay."""
     async with cli.open_bus() as bus:
         count = await bus.admin.purge_topic(name, dry_run=dry_run)
     if cli.as_json:
@@ -224,7 +225,9 @@ async def purge(cli: Cli, name: Name, dry_run: DryRun = False) -> None:
 async def migrate(
     cli: Cli,
     name: Name,
-    to: Annotated[str | None, typer.Option("--to", metavar="SEMANTICS", help="PUB_SUB.", show_default=False)] = None,
+    to: Annotated[
+        str | None, typer.Option("--to", metavar="SEMANTICS", help="The new semantics: PUB_SUB.", show_default=False)
+    ] = None,
     groups: Annotated[
         list[str] | None,
         typer.Option(
@@ -239,15 +242,15 @@ async def migrate(
         bool, typer.Option("--hand-over", help="Give the messages left in the queue to the first group at once.")
     ] = False,
     no_wait: Annotated[
-        bool, typer.Option("--no-wait", help="Do not wait for the queue: consuming processes go on with it.")
+        bool, typer.Option("--no-wait", help="Do not wait until the queue is empty: its consumers go on.")
     ] = False,
     dry_run: DryRun = False,
 ) -> None:  # fmt: skip
-    """Make a PUB_SUB topic of a QUEUE, or change its tracking, while producers and consumers run.
+    """Turn a QUEUE into a PUB_SUB topic, or change the tracking of a topic, while producers and consumers run.
 
-    New messages go to the log at once. The queue's consumers, which go on running, work off what is left in the queue;
-    the groups that are named wait for that, so that order is kept, and then get all that was published since. Until
-    then the command can be repeated: to wait again, or to hand over after all.
+    New messages go to the log at once. The queue's consumers go on until its messages are done. The given groups wait
+    for that, so that order is kept, and then get everything that was published since. Until then you can repeat the
+    command, to wait again or to hand over after all.
     """
     async with cli.open_bus() as bus:
         topic = await bus.admin.topic(name)
@@ -283,10 +286,12 @@ def _check_move(topic: TopicInfo, to: str | None, tracking: str | None) -> None:
     if to not in (None, "PUB_SUB"):
         raise usage_error(
             f"a topic cannot become {to}",
-            remedy="only PUB_SUB; for a QUEUE create another topic, since groups have no meaning there",
+            remedy="use --to PUB_SUB; if you need a QUEUE, create another topic, because a QUEUE has no groups",
         )
     if to is None and (topic.semantics == "QUEUE" or tracking is None):
-        raise usage_error(f"nothing to do for {name}", remedy=f"postbus topics migrate {name} --to PUB_SUB")
+        raise usage_error(
+            f"nothing to do for {name}", remedy=f"say what to change: postbus topics migrate {name} --to PUB_SUB"
+        )
 
 
 def _tell_move(cli: Cli, name: str, left: QueueBacklog, *, has_group: bool, dry_run: bool) -> None:
@@ -296,7 +301,7 @@ def _tell_move(cli: Cli, name: str, left: QueueBacklog, *, has_group: bool, dry_
         to = "given to the first group" if has_group else "left to the queue's consumers"
         cli.note(f"{counted(left.scheduled, 'message')} for later: {to} when due")
     if left.scheduled or left.prioritised:
-        cli.note("its producers use delays or priorities, which are refused from then on")
+        cli.note("its producers use delays or priorities, which a PUB_SUB topic refuses")
 
 
 _WAITED_FOR = {
@@ -323,11 +328,11 @@ async def _until_moved(cli: Cli, bus: Bus, name: str) -> Any:
                 is_stuck = True
                 cli.note(
                     f"no process consumes {name}: start its worker, such as postbus worker MODULE:BUS; "
-                    f"or stop this, and repeat it with --hand-over"
+                    f"or stop this command, and repeat it with --hand-over"
                 )
             await asyncio.sleep(0.2)
     except asyncio.CancelledError:
-        cli.note("the groups go on once the queue is worked off; repeat the command to wait for it again")
+        cli.note("the groups go on once the queue is empty; repeat the command to wait for that again")
         raise
 
 

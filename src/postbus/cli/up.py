@@ -30,29 +30,29 @@ from postbus.errors import DatabaseUnavailable
 
 def up(
     cli: Cli,
-    demo: Annotated[bool, typer.Option("--demo", help="Run a small shop as live demo traffic.")] = False,
+    demo: Annotated[bool, typer.Option("--demo", help="Run a small shop that makes live traffic.")] = False,
     seconds: Annotated[float | None, typer.Option(min=0, help="End after this long.")] = None,
     http_port: Annotated[
         int | None,
         typer.Option(
             min=0,
             max=65535,
-            help="The port of the HTTP server. 8472 by default, or, if that is taken, any.",
+            help="The port of the HTTP server; by default 8472, or any other if that is taken.",
             show_default=False,
         ),
     ] = None,
     webhook_allow: WebhookAllow = None,
     no_http: Annotated[bool, typer.Option("--no-http", help="Do not serve HTTP.")] = False,
 ) -> int:
-    """Run the embedded PostgreSQL until Ctrl-C, for all processes of this machine that use the same folder.
+    """Run the embedded PostgreSQL until Ctrl-C, for all processes on this machine that use the same folder.
 
-    Beside it this machine is served by HTTP, as postbus serve does. With --demo it shows what Postbus does; on a server
-    of yours with --dsn.
+    It also serves HTTP to this machine, as postbus serve does. --demo shows Postbus at work, on a server of yours with
+    --dsn.
     """
     if cli.server_dsn is not None and not demo:
         raise usage_error(
             "up runs the embedded server, but a DSN is given",
-            remedy="leave out --dsn and POSTBUS_DSN, or add --demo to run the demo there",
+            remedy="omit --dsn and unset POSTBUS_DSN, or add --demo to run the demo there",
         )
     configure_logging("WARNING", LogFormat.JSON if cli.as_json else LogFormat.TEXT)
     with stops_by_signal():
@@ -117,13 +117,13 @@ def _tell_address(bus: Bus, cli: Cli, url: str | None) -> None:
     say()
     if url is not None:
         say(f"HTTP is served at {url}, and described at {url}/docs")
-        say("It asks nobody who they are: every account of this machine is an administrator there (--no-http)")
+        say("It authenticates nobody: every account of this machine is an administrator there (off with --no-http)")
         say()
     say("Other commands find the server by themselves. Ctrl-C ends it.")
 
 
 async def _serve(bus: Bus, stop: asyncio.Event, seconds: float | None, *, sweeps: bool) -> None:
-    """Wait for the end: ours, or the server's. Sweep meanwhile, unless the HTTP server does."""
+    """Wait until we are stopped or the server ends. Sweep meanwhile, unless the HTTP server does."""
     with translated_errors():
         watch = await connect(bus.dsn)
     lost = asyncio.Event()

@@ -33,7 +33,7 @@ LoopOption = Annotated[EventLoop, typer.Option("--loop", help="The event loop; a
 def worker(
     cli: Cli,
     target: Annotated[
-        str, typer.Argument(metavar="MODULE[:BUS]", help="The module, and its Bus (bus).", show_default=False)
+        str, typer.Argument(metavar="MODULE[:BUS]", help="The module and its Bus (bus).", show_default=False)
     ],
     name: Annotated[
         str | None, typer.Option(help="The worker's name in lists, before a random part; by default host and pid.")
@@ -43,11 +43,11 @@ def worker(
     loop: LoopOption = EventLoop.AUTO,
     drain_timeout: DrainTimeout = None,
 ) -> int:
-    """Run the handlers of a module, which is looked for in the current directory too.
+    """Run the handlers of a module. The module is looked for in the current directory, too.
 
-    The first Ctrl-C or SIGTERM drains: what has begun is finished, what has not is given back (exit code 0).
-    A second one, or the end of --drain-timeout, cancels the handlers that are still running (exit code 130);
-    those in threads end with the process. What was handled by then does not come again.
+    The first Ctrl-C or SIGTERM drains: running handlers finish, and all other messages are given back (exit code 0).
+    A second one, or the end of --drain-timeout, cancels handlers that still run (exit code 130); those in threads end
+    with the process. Messages that were handled by then are not delivered again.
     """
     configure_logging(log_level.value, log_format or (LogFormat.JSON if cli.as_json else LogFormat.TEXT))
     code = run(_work(cli, target, name, as_duration(drain_timeout, name="--drain-timeout")), loop)
@@ -59,7 +59,7 @@ def worker(
 def _end_with_threads(code: int) -> None:
     """End now if handlers are still running in threads: these cannot be cancelled, and Python would wait for them.
 
-    Their messages come again, and others may have them already.
+    Their messages are delivered again, and other processes may have them already.
     """
     if any(one.name.startswith("postbus-") and not one.daemon for one in threading.enumerate()):
         logging.shutdown()
@@ -70,7 +70,7 @@ def _end_with_threads(code: int) -> None:
 
 async def _work(cli: Cli, target: str, name: str | None, drain_timeout: timedelta | None) -> int:
     _choose_database(cli)
-    bus = load_bus(target)  # here: what the module makes may need the event loop
+    bus = load_bus(target)  # within the event loop, which the module may need
     _check_database(cli, bus, target)
     try:
         return await run_until_stopped(bus, name, drain_timeout)
@@ -102,7 +102,7 @@ def _check_database(cli: Cli, bus: Bus, target: str) -> None:
     if cli.dsn is not None and bus.dsn != cli.dsn:
         raise usage_error(
             f"--dsn has no effect: {target} opens another database",
-            remedy="leave --dsn out, or use Bus.open() there",
+            remedy="omit --dsn, or use Bus.open() in the module",
         )
 
 

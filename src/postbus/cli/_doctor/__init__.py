@@ -1,1 +1,1 @@
-"""The checks of `postbus doctor`. Each is a function, and says what to do about its findings."""
+"""The checks of `postbus doctor`. Each is a function that returns findings with remedies."""

@@ -12,7 +12,7 @@ from postbus.cli._doctor.server import SERVER_CHECKS, listening
 
 
 async def examine(target: Target) -> list[Finding]:
-    """All checks. One that the user may not make is a finding too."""
+    """Run all checks. One that the user may not make is a finding, too."""
     findings = [finding for check in SERVER_CHECKS for finding in await _run(check, target)]
     of_the_schema = await _run(schema, target)
     findings += of_the_schema
@@ -22,7 +22,7 @@ async def examine(target: Target) -> list[Finding]:
 
 
 async def _in_transaction(check: Check, target: Target) -> list[Finding]:
-    """Made in a transaction, whose search path is ours also behind a pooler. It changes nothing."""
+    """Check in a transaction, whose search path is ours even behind a pooler. It changes nothing."""
     await begin(target.conn)
     try:
         return await check(target)
@@ -34,7 +34,7 @@ async def _in_transaction(check: Check, target: Target) -> list[Finding]:
 async def _run(check: Check, target: Target) -> list[Finding]:
     name = check.__name__.replace("_", " ")
     try:
-        if check is listening:  # of which only a commit tells
+        if check is listening:  # only a commit sends notifications
             return await check(target)
         return await _in_transaction(check, target)
     except asyncpg.InsufficientPrivilegeError as error:
@@ -42,7 +42,7 @@ async def _run(check: Check, target: Target) -> list[Finding]:
             Finding(
                 name,
                 Level.WARNING,
-                f"cannot look: {error}",
+                f"this user may not check it: {error}",
                 "grant this user the role observer of this database, postbus_observer_DATABASE",
             )
         ]

@@ -1,4 +1,4 @@
-"""Checks of the schema, and of what it holds."""
+"""Checks of the schema and its contents."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def schema(target: Target) -> list[Finding]:
                 "schema",
                 Level.INFO,
                 f"{text}, newer than this installation",
-                "upgrade this one when it suits",
+                "upgrade this installation when it suits you",
             )
         ]
     return ok("schema", text)
@@ -72,12 +72,12 @@ async def workers(target: Target) -> list[Finding]:
     waiting = await target.conn.fetchval("select coalesce(sum(waiting), 0)::bigint from postbus.topics")
     found = ok("workers", f"{len(alive)} alive")
     if not alive and waiting:
-        text = f"none is alive, though messages wait: {waiting}"
+        text = f"none is alive, but messages wait: {waiting}"
         found = [Finding("workers", Level.WARNING, text, "start one: postbus worker MODULE:BUS")]
     if silent:
         text = f"silent for up to {duration(silent[0]['silent_for'])}: {', '.join(row['name'] for row in silent[:5])}"
         text += f" and {len(silent) - 5} more" if len(silent) > 5 else ""
-        remedy = "look whether their processes live; dead ones are forgotten after a day"
+        remedy = "check whether their processes live; dead ones are forgotten after a day"
         found.append(Finding("workers", Level.WARNING, text, remedy))
     return found
 
@@ -112,7 +112,7 @@ def _paused(row: Any) -> Finding:
 
 
 async def groups(target: Target) -> list[Finding]:
-    """The same as `postbus groups check`; the check of dead letters has those of groups."""
+    """The findings of `postbus groups check`, without dead letters, which have a check of their own."""
     found = [
         Finding("groups", Level(one.level), ": ".join(filter(None, (_whose(one), one.text))), one.remedy)
         for one in await look_at_groups(target.conn.fetch, _STUCK_AFTER)
@@ -129,17 +129,19 @@ def _whose(one: GroupFinding) -> str:
 async def sweeping(target: Target) -> list[Finding]:
     row = await target.conn.fetchrow("select healthy, reason, backlog, processes from postbus.sweep_health()")
     if row["healthy"]:
-        return ok("sweeping", "keeps up; nothing is left over" if not row["backlog"] else "keeps up")
-    remedy = "see its jobs: postbus sweep show; set them, such as: postbus sweep set --preset high_throughput"
+        return ok("sweeping", "keeps up; nothing is left to remove" if not row["backlog"] else "keeps up")
+    remedy = "see its jobs: postbus sweep show; let it do more: postbus sweep set --preset high_throughput"
     if not row["processes"]:
         remedy = "start a worker or postbus serve, or: postbus sweep --forever; see its jobs: postbus sweep show"
     return [Finding("sweeping", Level.WARNING, row["reason"], remedy)]
 
 
 async def restored(target: Target) -> list[Finding]:
-    """A database that was restored from a dump has cursors that mean nothing there."""
+    """In a database that was restored from a dump, the positions of groups mean nothing."""
     if not await target.conn.fetchval("select has_function_privilege('postbus.check_cluster()', 'execute')"):
-        return [Finding("restored", Level.INFO, "this user may not look whether the database was restored from a dump")]
+        return [
+            Finding("restored", Level.INFO, "this user may not check whether the database was restored from a dump")
+        ]
     try:
         await target.conn.execute("select postbus.check_cluster()")
     except asyncpg.PostgresError as error:
@@ -148,7 +150,7 @@ async def restored(target: Target) -> list[Finding]:
             raise
         return [Finding("restored", Level.WARNING, f"{told.message}; groups do not work", told.remedy)]
     source = await target.conn.fetchval("select postbus.source()")
-    return ok("restored", f"the places of groups belong to this server; messages have the source {source}")
+    return ok("restored", f"the positions of groups belong to this server; messages have the source {source}")
 
 
 SCHEMA_CHECKS: tuple[Check, ...] = (roles, workers, leases, topics, groups, sweeping, restored)

@@ -1,4 +1,4 @@
-"""Checks of a PostgreSQL server, whatever it holds."""
+"""Checks of a PostgreSQL server, whatever its databases hold."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _HARMFUL = (
     ("fsync", "off", Level.ERROR, "a crash of the machine can destroy the database"),
     ("full_page_writes", "off", Level.ERROR, "a crash of the machine can damage the database"),
     ("synchronous_commit", "off", Level.WARNING, "a crash of the server can lose published messages"),
-    ("autovacuum", "off", Level.WARNING, "tables of the queue will grow, and claims slow down"),
+    ("autovacuum", "off", Level.WARNING, "tables of queues grow, and claims slow down"),
 )  # fmt: skip
 
 
@@ -54,13 +54,13 @@ async def settings(target: Target) -> list[Finding]:
 
 
 def _to_set_right(row: Any) -> str:
-    """Values that are set for a role, a database or a connection hide those of the server."""
+    """The remedy for a setting. A value of a role, a database or a connection hides that of the server."""
     name, role, database = row["name"], row["role"], row["database"]
     return {
         "user": f"alter role {role} reset {name}",
         "database": f"alter database {database} reset {name}",
         "database user": f"alter role {role} in database {database} reset {name}",
-        "client": "leave it out of the DSN's options, or of PGOPTIONS",
+        "client": "remove it from the DSN's options, or from PGOPTIONS",
         "command line": "start the server without it on its command line",
     }.get(row["source"], f"alter system set {name} = on; select pg_reload_conf()")
 
@@ -74,14 +74,14 @@ async def connections(target: Target) -> list[Finding]:
     text = f"{row['used']} of {row['most']} in use"
     remedy = "raise max_connections, or put a connection pooler before the server"
     if row["most"] < _FEW_CONNECTIONS:
-        return [Finding("connections", Level.WARNING, f"{text}; a worker uses up to ten or more", remedy)]
+        return [Finding("connections", Level.WARNING, f"{text}; a worker uses ten or more", remedy)]
     if row["used"] > 0.8 * row["most"]:
         return [Finding("connections", Level.WARNING, text, remedy)]
     return ok("connections", text)
 
 
 async def transactions(target: Target) -> list[Finding]:
-    """Old transactions keep dead rows alive, which a queue has many of."""
+    """Old transactions keep dead rows, of which a queue has many."""
     rows = await target.conn.fetch(
         "select pid, usename, application_name, state, clock_timestamp() - xact_start as age "
         "from pg_stat_activity where pid <> pg_backend_pid() and xact_start is not null "
@@ -113,11 +113,11 @@ async def prepared_transactions(target: Target) -> list[Finding]:
         Finding(
             "prepared transactions",
             Level.WARNING,
-            f"{row['gid']!r} has been lying around for {duration(row['age'])}",
+            f"{row['gid']!r} has been open for {duration(row['age'])}",
             f"in database {row['database']}: commit prepared '{row['gid']}', or: rollback prepared '{row['gid']}'",
         )
         for row in rows
-    ] or ok("prepared transactions", "none is lying around")
+    ] or ok("prepared transactions", "none is old")
 
 
 async def replication_slots(target: Target) -> list[Finding]:
@@ -129,11 +129,11 @@ async def replication_slots(target: Target) -> list[Finding]:
         Finding(
             "replication slots",
             Level.WARNING,
-            f"{row['slot_name']!r} is not in use and holds back the cleaning by {row['age']} transactions",
+            f"{row['slot_name']!r} is not in use and holds back vacuum by {row['age']} transactions",
             f"start its standby; or, if that is gone for good: select pg_drop_replication_slot('{row['slot_name']}')",
         )
         for row in rows
-    ] or ok("replication slots", "none holds back the cleaning")
+    ] or ok("replication slots", "none holds back vacuum")
 
 
 async def compression(target: Target) -> list[Finding]:
@@ -141,7 +141,7 @@ async def compression(target: Target) -> list[Finding]:
         "select coalesce('lz4' = any (enumvals), false) from pg_settings where name = 'default_toast_compression'"
     )
     if has_lz4:
-        return ok("compression", "lz4 is there for large payloads")
+        return ok("compression", "large payloads are compressed with lz4")
     return [Finding("compression", Level.INFO, "this server has no lz4: large payloads are stored uncompressed")]
 
 
@@ -152,7 +152,9 @@ async def clock(target: Target) -> list[Finding]:
     apart = (servers - (before + (after - before) / 2)).total_seconds()
     text = f"the server's clock is {abs(apart):.3f} s {'ahead' if apart > 0 else 'behind'}"
     if abs(apart) > _CLOCKS_APART:
-        return [Finding("clock", Level.WARNING, text, "synchronise both by NTP: --deliver-at means the server's clock")]
+        return [
+            Finding("clock", Level.WARNING, text, "synchronise both clocks by NTP: --deliver-at goes by the server's")
+        ]
     return ok("clock", text)
 
 

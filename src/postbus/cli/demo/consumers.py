@@ -1,6 +1,6 @@
 """The shop's consumers: a program of its own, of which the demo runs several processes.
 
-It tells what it does on stdout, one JSON object per line, and ends when its stdin does.
+It reports on stdout, one JSON object per line, and ends when its stdin ends.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ class DemoReporter(Middleware, logging.Handler):
             _write({"event": name, "fields": getattr(record, "fields", {})})
 
     async def run(self) -> None:
-        """Write the counts, again and again."""
+        """Write the counts at intervals."""
         while True:
             await asyncio.sleep(_REPORT_EVERY)
             self.write_counts()
@@ -166,7 +166,7 @@ async def consume(name: str) -> bool:
         def stop() -> None:
             loop.remove_reader(sys.stdin.fileno())
             bus.stop()
-            # Where the database has ended before us there is nothing that draining could wait for.
+            # If the database has ended before us, draining would never end.
             loop.call_later(_DRAIN_WITHIN, os._exit, 1)
 
         loop.add_reader(sys.stdin.fileno(), stop)
@@ -179,7 +179,7 @@ async def consume(name: str) -> bool:
 
 
 def tie_to(parent: int) -> None:
-    """Let the kernel end this process when its parent is killed; other than on Linux, stdin's end does."""
+    """Let the kernel end this process when its parent is killed. Without Linux, the end of stdin does that."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL))
     if os.getppid() != parent:  # it died just before

@@ -15,7 +15,7 @@ _PAUSE_BEFORE_RESTART = 0.5
 
 
 class WorkerProcesses:
-    """Processes of `consumers.py`. They end when their stdin closes, also if we are killed."""
+    """Processes of `consumers.py`. They end when their stdin closes, even if we are killed."""
 
     def __init__(self, dsn: str, tally: Tally) -> None:
         self._dsn = dsn
@@ -36,7 +36,7 @@ class WorkerProcesses:
                 process.stdin.close()
 
     def kill(self) -> None:
-        """Do not wait for anything."""
+        """End them without waiting for anything."""
         self._ending.set()
         for process in self._processes.values():
             with suppress(ProcessLookupError):
@@ -57,7 +57,7 @@ class WorkerProcesses:
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
             env=os.environ | {"POSTBUS_DSN": self._dsn},
-            start_new_session=True,  # Ctrl-C is for us: we tell them
+            start_new_session=True,  # Ctrl-C is for us: we end them
         )  # fmt: skip
         self._processes[name] = process
         if self._ending.is_set() and process.stdin is not None:
@@ -77,7 +77,7 @@ class WorkerProcesses:
         async for line in process.stdout:
             try:
                 self._tally.add_report(_short(name), json.loads(line))
-            except ValueError:  # not a report: it has a complaint
+            except ValueError:  # an error message, and no report
                 self._tally.tell(_short(name), line.decode("utf-8", "replace").rstrip())
 
 

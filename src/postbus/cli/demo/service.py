@@ -16,7 +16,7 @@ _CUSTOMERS = ("ada", "ben", "cleo", "dan", "eve", "finn", "gia", "hugo", "ines",
 
 
 class OutOfStock(Exception):
-    """Found out too late: after the message was published, but before the commit."""
+    """The service notices this late: after the message was published, but before the commit."""
 
 
 class OrderService:

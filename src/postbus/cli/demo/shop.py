@@ -1,4 +1,4 @@
-"""The shop: its orders, its table and its topics."""
+"""The shop: its orders, its tables and its topics."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from postbus.options import TopicOptions
 
 ORDERS, PAYMENTS, EMAILS, EVENTS = "demo.orders", "demo.payments", "demo.emails", "demo.events"
 ANALYTICS, FRAUD, SALES = GROUPS = ("analytics", "fraud", "sales")
-"""Of the topic EVENTS."""
+"""The groups of the topic EVENTS."""
 
 TOPICS: dict[str, TopicOptions] = {
-    # Short leases, so that one sees what a killed worker held come back.
+    # Short leases: messages of a killed worker come back soon.
     ORDERS: {"lease": 5},
     PAYMENTS: {"lease": 5, "ordered": True, "max_attempts": 4, "retry_initial": 0.5, "retry_max": 4},
     EMAILS: {"lease": 5},
@@ -56,13 +56,13 @@ class OrderEvent(msgspec.Struct, frozen=True):
 
 
 async def open_shop(bus: Bus) -> None:
-    """Make the table and the topics, unless a shop was here before."""
+    """Make the tables and the topics, unless a shop was here before."""
     existing = {topic.name for topic in await bus.admin.topics()}
     async with bus.transaction() as conn:
         is_ours = await conn.fetchval("select to_regnamespace('postbus_demo') is not null")
         if not is_ours and (taken := sorted(existing & TOPICS.keys())):
             raise InvalidInput(
-                f"the database has topics of the demo's names: {', '.join(taken)}",
+                f"the database has topics with the demo's names: {', '.join(taken)}",
                 remedy="run the demo in a database of its own, or without --dsn on the embedded server",
             )
         await conn.execute(_TABLES)

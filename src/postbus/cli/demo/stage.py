@@ -1,4 +1,4 @@
-"""Putting the demo on: service, workers and view together, until it is told to end."""
+"""Running the demo: service, workers and view together, until it is stopped."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _END_WITHIN = 10.0
 
 
 class DemoView(AbstractContextManager[None], Protocol):
-    """The screen that the audience sees."""
+    """Shows the demo: on a terminal, as lines, or as JSON."""
 
     every: float
-    """Seconds between two looks."""
+    """Seconds between two calls of `show`."""
 
     def show(self, tally: Tally) -> None: ...
 
@@ -29,31 +29,31 @@ class DemoView(AbstractContextManager[None], Protocol):
 async def perform(
     bus: Bus, view: DemoView, *, stop: asyncio.Event, abort: asyncio.Event, seconds: float | None
 ) -> Tally:
-    """Run the demo until `stop` is set or the time is over. `abort` ends what takes too long to stop."""
+    """Run the demo until `stop` is set or the time is over. `abort` ends processes that take long to stop."""
     await open_shop(bus)
     tally = Tally()
-    crew = WorkerProcesses(bus.dsn, tally)
+    workers = WorkerProcesses(bus.dsn, tally)
     if seconds is not None:
         asyncio.get_running_loop().call_later(seconds, stop.set)
-    working = asyncio.create_task(crew.run(), name="demo-crew")
+    working = asyncio.create_task(workers.run(), name="demo-workers")
     ordering = asyncio.create_task(OrderService(bus, tally).run(stop), name="demo-service")
     try:
         with view:
             await _until(stop, _watch(bus, tally, view), working, ordering)
     finally:
         stop.set()
-        crew.end()
+        workers.end()
         await _until(abort, asyncio.wait([working, ordering], timeout=_END_WITHIN))
-        crew.kill()
+        workers.kill()
         ordering.cancel()
         await asyncio.gather(working, ordering, return_exceptions=True)
-    with suppress(DatabaseUnavailable):  # then the figures of the look before stay
+    with suppress(DatabaseUnavailable):  # then the earlier figures stay
         await tally.look(bus)
     return tally
 
 
 async def _until(flag: asyncio.Event, work: Coroutine[Any, Any, Any], *others: asyncio.Task[None]) -> None:
-    """Do the work until the flag is set. What fails meanwhile, here or in the others, is raised."""
+    """Do the work until the flag is set. Raises errors of the work and of the other tasks."""
     tasks = [asyncio.create_task(flag.wait()), asyncio.create_task(work)]
     try:
         done, _ = await asyncio.wait([*tasks, *others], return_when=asyncio.FIRST_COMPLETED)

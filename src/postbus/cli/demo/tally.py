@@ -26,13 +26,13 @@ class Event:
 
 @dataclass
 class Tally:
-    """Counts of everything since the demo began. Written by the service and the crew, read by the views."""
+    """Counts of everything since the demo began. Written by the service and the worker processes, read by the views."""
 
     began_at: float = field(default_factory=time.monotonic)
     committed: int = 0
     rolled_back: int = 0
     ghosts: int = 0
-    """Messages that were handled though there was no order of theirs."""
+    """Handled messages without an order: it was rolled back, or the message came twice."""
     retried: int = 0
     dead: int = 0
     published: Counter[str] = field(default_factory=Counter)
@@ -52,7 +52,7 @@ class Tally:
         self.events.append(Event(datetime.now(), who, what))
 
     def add_report(self, who: str, report: dict[str, Any]) -> None:
-        """Take in what a consumer reported."""
+        """Add the report of a worker process."""
         self.published.update(report.get("published", {}))
         self.handled.update(report.get("handled", {}))
         self.ghosts += report.get("ghosts", 0)
@@ -67,7 +67,7 @@ class Tally:
         self.tell(who, _in_words(name, fields))
 
     async def look(self, bus: Bus) -> None:
-        """Ask the database how things stand."""
+        """Read topics, groups and workers from the database."""
         self.topics = [topic for topic in await bus.admin.topics() if topic.name in TOPICS]
         self.groups = {group.group_name: group for group in await bus.admin.groups(EVENTS)}
         self.workers = [
@@ -106,7 +106,7 @@ def _in_words(name: str, fields: dict[str, Any]) -> str:
         case "message.dead":
             return f"gives up {fields['topic']} {fields['id']}: {fields['error']}"
         case "lease.expired":
-            return f"returns {fields['messages']} messages of somebody who died"
+            return f"returns {fields['messages']} messages of a worker that died"
         case "worker.started":
             return "has started"
         case _:

@@ -26,7 +26,7 @@ _NARROW = 90  # columns below which parts are left out
 
 
 def view_for(*, as_json: bool, title: str, target: str) -> DemoView:
-    """The view that fits what stdout is; `target` are the options that other commands need."""
+    """The view for this kind of stdout. `target` holds the options that other commands need."""
     if as_json:
         return JsonLines()
     console = Console()
@@ -89,7 +89,7 @@ class JsonLines(AbstractContextManager[None]):
 
 
 class LiveView(AbstractContextManager[None]):
-    """The whole terminal, whatever its size is at the moment."""
+    """Fills the terminal, whatever its size is at the moment."""
 
     every = 0.25
 
