@@ -31,5 +31,5 @@ To = Annotated[
         show_default=False,
     ),
 ]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Only count.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only count, and change nothing.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]

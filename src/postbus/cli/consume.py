@@ -98,7 +98,9 @@ async def consume(
     idle: Annotated[
         str | None, typer.Option(metavar="DURATION", help="End if no message arrives for this long.")
     ] = None,
-    concurrency: Annotated[int, typer.Option(min=1, max=1000, help="Messages handled at the same time.")] = 1,
+    concurrency: Annotated[
+        int, typer.Option(min=1, max=1000, help="How many messages are handled at the same time.")
+    ] = 1,
 ) -> int:
     """Consume a topic: print each message and ack it, or hand it to a command.
 

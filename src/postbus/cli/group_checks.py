@@ -110,7 +110,7 @@ async def force_complete(
     dry_run: DryRun = False,
     yes: Yes = False,
 ) -> None:
-    """Move groups past messages that are older than a duration and not settled. The groups will not get these messages.
+    """Move groups past messages that are older than a duration and that they have not settled, so they never get them.
 
     Messages that failed and will be tried again stay.
     """

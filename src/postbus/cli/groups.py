@@ -181,10 +181,10 @@ async def remove(
     cli: Cli,
     topic: Topic,
     name: Group,
-    wait: Annotated[str, typer.Option(metavar="DURATION", help="How long to wait for messages in flight.")] = "30s",
+    wait: Annotated[str, typer.Option(metavar="DURATION", help="How long to wait for messages in hand.")] = "30s",
     yes: Yes = False,
 ) -> int:
-    """Remove a group with all its data, dead letters included, once messages in flight are settled."""
+    """Remove a group with all its data, dead letters included, once messages in hand are settled."""
     longest = as_duration(wait, name="--wait")
     assert longest is not None
     async with cli.open_bus() as bus:

@@ -28,7 +28,7 @@ async def pop(
         typer.Option(
             "--from",
             metavar="POSITION",
-            help="Where a new group starts: now, beginning, a message's id, a time, or how long ago: 2h.",
+            help="Where a new group begins: now, beginning, a message's id, a time, or how long ago: 2h.",
         ),
     ] = None,
     mode: Annotated[

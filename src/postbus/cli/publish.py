@@ -49,14 +49,14 @@ async def publish(
     ] = None,
     header: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="A header; may be repeated.")] = None,
     priority: Annotated[int | None, typer.Option(help="0 (last) to 9 (first); by default 4.")] = None,
-    delay: Annotated[str | None, typer.Option(metavar="DURATION", help="Deliver after 30s, 5m, 24h.")] = None,
+    delay: Annotated[
+        str | None, typer.Option(metavar="DURATION", help="Deliver after this long: 30s, 5m, 24h.")
+    ] = None,
     deliver_at: Annotated[
         str | None,
-        typer.Option(
-            metavar="TIME", help="Deliver at this time: 2030-01-31T18:00. It is local time without an offset."
-        ),
+        typer.Option(metavar="TIME", help="Deliver at this time: 2030-01-31T18:00; without an offset it is local."),
     ] = None,
-    dedup_key: Annotated[str | None, typer.Option(help="Publish only once under this key.")] = None,
+    dedup_key: Annotated[str | None, typer.Option(help="Publish only one message with this deduplication key.")] = None,
     correlation_id: Annotated[str | None, typer.Option(help="The correlation id.")] = None,
 ) -> None:
     """Publish a message, or one per line. Prints the ids.

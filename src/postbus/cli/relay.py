@@ -59,8 +59,12 @@ def run(
     config: Config = None,
     sink_option: SinkOptions = None,
     name: Annotated[str | None, typer.Option(help="The name of the process in lists.")] = None,
-    log_level: Annotated[LogLevel, typer.Option(case_sensitive=False)] = LogLevel.INFO,
-    log_format: Annotated[LogFormat | None, typer.Option(help="By default text, or json with --json.")] = None,
+    log_level: Annotated[
+        LogLevel, typer.Option(case_sensitive=False, help="Write log events of this level and above.")
+    ] = LogLevel.INFO,
+    log_format: Annotated[
+        LogFormat | None, typer.Option(help="The format of log events; by default text, or json with --json.")
+    ] = None,
     loop: LoopOption = EventLoop.AUTO,
     drain_timeout: DrainTimeout = None,
     **options: Any,

@@ -57,7 +57,7 @@ async def subscribe(cli: Cli, group: Group, topic: _Topic = None, **options: Any
 
 @command(app, "heartbeat", options=SCOPE[1:])
 async def heartbeat(cli: Cli, group: Group, topic: _Topic = None, **scope: Any) -> None:
-    """Keep a group alive whose consumers pop, while they do not pop for a while. A DEAD group comes back."""
+    """Keep a group of popping consumers alive while they do not pop. A DEAD group comes back."""
     async with cli.open_bus() as bus:
         pattern = scope.pop("pattern")
         told = await bus.heartbeat(topic or pattern, group=group, **scope)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 WebhookAllow = Annotated[
     list[str] | None,
-    typer.Option(help="Let webhooks reach this address, network (10.1.0.0/16) or host, although it is not public."),
+    typer.Option(help="Let webhooks reach this private address, network (10.1.0.0/16) or host; may be repeated."),
 ]
 _LIMITS = "Limits, for each token"
 _JWT = "JWT"
@@ -43,7 +43,8 @@ def serve(
     port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 for any free one.")] = _PORT,
     auth: Annotated[bool, typer.Option("--auth", help="Require tokens: see postbus tokens.")] = False,
     cors_origin: Annotated[
-        list[str] | None, typer.Option(help="Allow web pages of this origin to call: https://app.example.org, or *.")
+        list[str] | None,
+        typer.Option(help="Allow web pages of this origin to call: https://app.example.org, or *; may be repeated."),
     ] = None,
     tls_cert: Annotated[Path | None, typer.Option(help="Serve https: the certificate, as PEM …")] = None,
     tls_key: Annotated[Path | None, typer.Option(help="… and its key.")] = None,
@@ -58,7 +59,9 @@ def serve(
     trusted_proxy: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="ADDRESS", help="Trust X-Forwarded-For from this proxy, or network of proxies.", show_default=False
+            metavar="ADDRESS",
+            help="Trust X-Forwarded-For from this proxy or network; may be repeated.",
+            show_default=False,
         ),
     ] = None,
     max_connections: Annotated[

@@ -31,13 +31,13 @@ async def create(
     topics: Annotated[
         list[str] | None,
         typer.Option(
-            "--topic", help="Limit it to these topics: names, in which * stands for any text. All by default."
+            "--topic", help="Limit it to these topics: names, in which * stands for any text; by default all."
         ),
     ] = None,
     groups: Annotated[
         list[str] | None,
         typer.Option(
-            "--group", help="Limit it to these groups: names, in which * stands for any text. All by default."
+            "--group", help="Limit it to these groups: names, in which * stands for any text; by default all."
         ),
     ] = None,
     no_payloads: Annotated[
@@ -45,7 +45,7 @@ async def create(
         typer.Option("--no-payloads", help="Withhold payloads, headers, keys and errors; not for consumer and admin."),
     ] = False,
     expires_in: Annotated[
-        str | None, typer.Option("--expires-in", help="How long it works: 90d, 12h. Forever by default.")
+        str | None, typer.Option("--expires-in", help="How long it is valid: 90d, 12h; by default forever.")
     ] = None,
 ) -> None:
     """Make a token. It is shown here, once: the database keeps only a hash of it."""

@@ -36,7 +36,7 @@ TOPIC_OPTIONS = (
     option("retry_initial", str, "Wait before the second attempt …"),
     option("retry_factor", float, "… each further wait is this many times longer …"),
     option("retry_max", str, "… up to this."),
-    option("retry_jitter", float, "Vary each wait at random by up to this share of it, 0 to 1."),
+    option("retry_jitter", float, "Vary each wait at random by up to this share of it: 0 to 1."),
     option("retention", str, "How long settled messages are kept; 0 deletes those of a QUEUE on ack."),
     option("dedup_window", str, "How long a deduplication key is remembered."),
     option("max_payload_bytes", int, "The largest payload."),
@@ -47,9 +47,9 @@ TOPIC_OPTIONS = (
     option("namespace", str, "The namespace of the topic: groups can subscribe to a whole namespace; '' for none."),
     option("task", str, "The task of the topic: groups can subscribe to a whole task; '' for none."),
     option("tracking", Tracking, "PUB_SUB: REFERENCE_COUNTING keeps receipts, OFFSET_WATERMARK only positions."),
-    option("lanes", str, "PUB_SUB: how many lanes the keys map to, and the most processes of a group; or named."),
-    option("storage", Storage, "PUB_SUB: shared with topics of a similar retention; own for a busy topic."),
-    option("segment_size", int, "PUB_SUB: the most messages of one publish call that one row stores."),
+    option("lanes", str, "PUB_SUB: the number of lanes for keys, which limits the processes of a group; or named."),
+    option("storage", Storage, "PUB_SUB: shared with topics of similar retention, or own, for a busy topic."),
+    option("segment_size", int, "PUB_SUB: how many messages of one publish call a row stores at most."),
     option("zero_subscription_retention", str, "PUB_SUB: how long messages are kept while no group is subscribed."),
     option(
         "block_writes_on_zero_subscriptions", bool, "PUB_SUB: refuse to publish while no group is ACTIVE.",
@@ -57,7 +57,7 @@ TOPIC_OPTIONS = (
     ),
     option("max_retention", str, "PUB_SUB: drop messages after this, even if a group has not received them."),
     option("dead_retention", str, "PUB_SUB: how long messages are kept for a group that became DEAD; 0: not at all."),
-    option("zombie_time", str, "PUB_SUB: after this long without progress a group no longer keeps messages."),
+    option("zombie_time", str, "PUB_SUB: a group without progress for this long no longer keeps messages."),
     option("heartbeat_interval", str, "PUB_SUB: how often groups send heartbeats …"),
     option("heartbeat_timeout", str, "PUB_SUB: … and how long without that makes them DEAD."),
 )  # fmt: skip
@@ -236,7 +236,7 @@ async def migrate(
         ),
     ] = None,
     tracking: Annotated[
-        Tracking | None, typer.Option("--tracking", help="The tracking from now on.", show_default=False)
+        Tracking | None, typer.Option("--tracking", help="The new tracking.", show_default=False)
     ] = None,
     hand_over: Annotated[
         bool, typer.Option("--hand-over", help="Give the messages left in the queue to the first group at once.")

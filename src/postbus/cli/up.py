@@ -31,7 +31,7 @@ from postbus.errors import DatabaseUnavailable
 def up(
     cli: Cli,
     demo: Annotated[bool, typer.Option("--demo", help="Run a small shop that makes live traffic.")] = False,
-    seconds: Annotated[float | None, typer.Option(min=0, help="End after this long.")] = None,
+    seconds: Annotated[float | None, typer.Option(min=0, help="End after this many seconds.")] = None,
     http_port: Annotated[
         int | None,
         typer.Option(

@@ -38,8 +38,12 @@ def worker(
     name: Annotated[
         str | None, typer.Option(help="The worker's name in lists, before a random part; by default host and pid.")
     ] = None,
-    log_level: Annotated[LogLevel, typer.Option(case_sensitive=False)] = LogLevel.INFO,
-    log_format: Annotated[LogFormat | None, typer.Option(help="By default text, or json with --json.")] = None,
+    log_level: Annotated[
+        LogLevel, typer.Option(case_sensitive=False, help="Write log events of this level and above.")
+    ] = LogLevel.INFO,
+    log_format: Annotated[
+        LogFormat | None, typer.Option(help="The format of log events; by default text, or json with --json.")
+    ] = None,
     loop: LoopOption = EventLoop.AUTO,
     drain_timeout: DrainTimeout = None,
 ) -> int:
