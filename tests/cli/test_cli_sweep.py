@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from datetime import timedelta, timezone
 from typing import Any
 
 from cli.helpers import Cli, deliver, finish
@@ -84,6 +85,18 @@ async def test_failed_job_is_reported(cli: Cli, bus: Bus, conn: Any, dsn: str) -
     assert (found.level, found.text) == (Level.WARNING, "sweep failed: no space left on device")
     assert "postbus sweep show" in found.remedy
     assert (await bus.admin.sweep_health()).reason == found.text
+
+
+async def test_last_failure_is_shown_in_local_time(cli: Cli, bus: Bus, conn: Any) -> None:
+    """All times of the table are local."""
+    await conn.execute("select postbus.note_failure('sweep', 0, 'no space left on device')")
+    cli.env["TZ"] = "KAT-05:45"
+
+    shown = await cli("sweep", "show")
+
+    [failed] = [one.failed_at for one in (await bus.admin.sweep_health()).jobs if one.failed_at]
+    local = failed.astimezone(timezone(timedelta(hours=5, minutes=45)))
+    assert f"{local:%Y-%m-%d %H:%M:%S} no space left on device" in shown.done().out
 
 
 async def test_sweep_forever_maintains_a_database_without_workers(cli: Cli, bus: Bus, conn: Any) -> None:
