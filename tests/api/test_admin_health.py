@@ -52,8 +52,8 @@ async def test_dead_group_is_unhealthy(bus: Bus, conn: Any) -> None:
     ("silent", "told"),
     [
         (79, None),
-        (81, "near its heartbeat timeout: last heard of 81 s ago, DEAD after 100 s"),
-        (101, "beyond its heartbeat timeout: last heard of 101 s ago, DEAD once a process looks"),
+        (81, "near its heartbeat timeout: last heartbeat 81 s ago, DEAD after 100 s"),
+        (101, "beyond its heartbeat timeout: last heartbeat 101 s ago, DEAD once a sweep has found that"),
     ],
 )
 async def test_group_near_its_heartbeat_timeout_is_reported(bus: Bus, conn: Any, silent: int, told: str | None) -> None:

@@ -14,7 +14,7 @@ from support.log_sql import create_topic, sweep
 
 ACTIVE, PAUSED, DEAD, CANCELLED = STATES = ("ACTIVE", "PAUSED", "DEAD", "CANCELLED")
 
-PAUSE_OR_CANCEL = "ACTIVE becomes PAUSED, PAUSED becomes ACTIVE, and each can be cancelled"
+PAUSE_OR_CANCEL = "pause an ACTIVE subscription, resume a PAUSED one, or cancel it"
 COMES_BACK = "start its worker, or: postbus groups resurrect t g; or cancel it"
 IS_FINAL = "it was CANCELLED, which is final; make a new one: postbus groups subscribe g t"
 LEAVE_ALONE = "it is alive: nothing has to be done"

@@ -168,7 +168,7 @@ async def test_arrays_of_other_lengths_are_refused(conn: Any, topic: str, arrays
     """Each option of many messages has one value per message."""
     refused = await _refusal(conn, f"select postbus.publish_many($1, '{{a,b}}'::bytea[], {arrays})", topic)
 
-    assert (refused.code, refused.message) == ("PB402", "the arrays are not as long as payloads")
+    assert (refused.code, refused.message) == ("PB402", "an array has another length than payloads")
 
 
 async def test_message_without_a_key_is_refused_by_an_ordered_topic(bus: Bus, conn: Any, topic: str) -> None:

@@ -153,7 +153,7 @@ async def test_refusal_of_the_database_is_one_of_our_errors(program: Program, co
     await program.rollback()
 
     assert refused.value.message == "bad window of the inbox: 00:00:00"
-    assert refused.value.remedy == "keep what is done for 1 second to 100 years"
+    assert refused.value.remedy == "keep records for 1 second to 100 years"
 
 
 async def test_wrong_kind_of_block_is_refused(program: Program, consumer: str) -> None:

@@ -257,7 +257,7 @@ def test_routes_that_return_payloads_are_closed(house: House, without: str, meth
 )
 def test_token_without_payloads_cannot_be_consumer_or_admin(house: House, roles: list[str]) -> None:
     """These roles would get payloads anyway, so the token is refused."""
-    with pytest.raises(Exception, match="bring payloads"):
+    with pytest.raises(Exception, match="include payloads"):
         house.token(*roles, payloads=False)
 
 

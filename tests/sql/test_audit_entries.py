@@ -73,7 +73,7 @@ async def test_removing_a_group_in_use_leaves_one_pause_and_one_removal_entry(co
 
     assert [one["action"] for one in told] == ["group.pause", "group.remove"]
     assert told[0]["given"] == {"to": "remove"}
-    assert told[1]["before"] == {"dead_letters": 1, "retrying": 0}
+    assert told[1]["before"] == {"dead_letters": 1, "deferred": 0}
 
 
 async def test_seek_entry_records_the_position_before(conn: Any) -> None:

@@ -505,7 +505,7 @@ async def test_deleting_own_storage_never_blocks_publishers(connect: Connect, to
     await publish(slow, "open", topic=topic)
     with pytest.raises(asyncpg.PostgresError) as caught:
         await asyncio.wait_for(conn.execute("select postbus.delete_topic('b', true)"), 5)
-    assert (caught.value.sqlstate, caught.value.hint) == ("PB408", "try again when it has ended")
+    assert (caught.value.sqlstate, caught.value.hint) == ("PB408", "try again when that transaction has ended")
     await transaction.commit()
     await conn.execute("select postbus.delete_topic('b', true)")
 

@@ -260,7 +260,7 @@ async def test_named_lanes_require_a_key(conn: Any) -> None:
     await a_group(conn, lanes="named")
 
     for act in (publish(conn, "one"), publish_many(conn, "one", "two", keys=["a", None])):
-        assert await refused(act, "PB402") == "give key, which names its lane"
+        assert await refused(act, "PB402") == "give a key: it names the lane"
 
     assert (await pop(conn)).messages == []
     assert await refused(conn.execute("select postbus.set_topic('t', '{\"lanes\": 8}')"), "PB408")

@@ -102,7 +102,7 @@ async def test_force_complete_on_a_queue_warns_what_a_purge_deletes(conn: Any) -
 
     remedy = await refused(conn.execute("select postbus.force_complete('q', '7 days')"), "PB432")
 
-    assert "delete all that waits in it, whatever its age: postbus topics purge q" in remedy
+    assert "delete all its waiting messages, whatever their age: postbus topics purge q" in remedy
 
 
 async def test_retention_error_names_days_and_direction(conn: Any) -> None:
@@ -110,14 +110,14 @@ async def test_retention_error_names_days_and_direction(conn: Any) -> None:
     remedy = await refused(create_topic(conn, retention="60d"), "PB402")
 
     assert "max_retention (30 days) is at least the longer of retention (60 days)" in remedy
-    assert "raise it, or lower these" in remedy
+    assert "raise it, or lower the others" in remedy
 
 
 async def test_unknown_scope_error_lists_the_groups_scopes(conn: Any) -> None:
     """The command in the remedy is for this group."""
     remedy = await refused(conn.execute("select postbus.forget_scope('g', namespace => 'n')"), "PB406")
 
-    assert remedy == "list those that it has: postbus groups scopes g"
+    assert remedy == "list its scopes: postbus groups scopes g"
 
 
 async def test_bad_default_for_new_topics_names_no_topic(conn: Any) -> None:

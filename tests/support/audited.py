@@ -137,7 +137,7 @@ ACTS = [
         "'{null}', '{null}', '{0}', '{null}')", "import.messages", "q", target="old", affected=1),
     Act("select postbus.import_group('old', 'log', 'moved', 'ACTIVE')", "group.subscribe", "log", "moved"),
     Act("select postbus.import_deferred('old', 'log', 'g', array['7'], array['x'::bytea], 'text/plain', '{null}', "
-        "'{null}', '{null}', '{null}', '{0}', '{null}')", "import.retrying", "log", "g", target="old", affected=1),
+        "'{null}', '{null}', '{null}', '{0}', '{null}')", "import.deferred", "log", "g", target="old", affected=1),
     Act("select postbus.import_seen('old', array['8', '9'])", "import.seen", target="old", affected=2),
     Act("select postbus.create_token('t2', 'hash-of-it', 'shop', array['admin'])", "token.create", target="t2",
         after={"name": "shop", "roles": ["admin"], "topics": ["*"], "groups": ["*"], "payloads": True}),

@@ -1450,15 +1450,17 @@ create function postbus.source() returns uuid;
 -- The id of a topic, computed from its name. The same on every server and version.
 create function postbus.topic_id(name text) returns bigint;
 
--- Creates a topic with options, such as {"ordered": true, "lease": "1 minute"}. Subscribes the groups into whose scopes
--- it comes. Refuses a topic that exists, and a name that is in use if that would change the order of its messages.
+-- Creates a topic with options, such as {"ordered": true, "lease": "1 minute"}. Subscribes the groups whose scopes
+-- match it. Refuses a topic that exists. Refuses a name that is in use, if the options would change the order of its
+-- messages.
 create function postbus.create_topic(name text, options jsonb default '{}'::jsonb) returns postbus.topic;
 
 -- Gives a topic a row with default options, unless it has one, so that it is listed and can be paused.
 create function postbus.ensure_topic(name text) returns void;
 
--- Changes options of a topic. Subscribes groups into whose scopes it comes by that. A topic stays in the log storage
--- that it was created in, whatever its retention becomes; the partitions of its own log storage last accordingly.
+-- Changes options of a topic. Subscribes the groups whose scopes match it by its new labels. A topic stays in the log
+-- storage that it was created in, whatever its retention becomes; if the storage is its own, the storage's period
+-- follows the retention.
 create function postbus.set_topic(name text, options jsonb) returns postbus.topic;
 
 -- Pauses a topic: published messages wait, and nothing is claimed. Pausing twice changes nothing.
@@ -1467,18 +1469,17 @@ create function postbus.pause_topic(name text) returns void;
 -- Resumes a paused topic, and wakes its consumers.
 create function postbus.resume_topic(name text) returns void;
 
--- Deletes the messages of a topic that wait to be claimed, now or later. Leased messages stay. Returns how many there
--- are; with dry_run it only counts.
+-- Deletes the messages of a topic that wait to be claimed, now or later. Leased messages stay. Returns the number of
+-- messages; with dry_run it only counts them.
 create function postbus.purge_topic(name text, dry_run boolean default false) returns bigint;
 
--- Deletes a topic. Refuses a topic that has messages, unless `force` is given: then they are deleted too, dead letters
--- included, and leases on them are lost.
+-- Deletes a topic. Refuses a topic that has messages, unless `force` is given: then its messages and dead letters are
+-- deleted, too, and leases on them are lost.
 create function postbus.delete_topic(name text, force boolean default false) returns void;
 
--- Makes a QUEUE a PUB_SUB topic while producers and consumers go on. From its commit on, messages go to the log.
--- Messages that are in the queue, or that transactions which have begun to publish put there, are still handled by the
--- queue's consumers. The groups that are named here wait for that, and then begin with the first message of the log:
--- see continue_moves.
+-- Makes a QUEUE a PUB_SUB topic while producers and consumers go on. From its commit on, messages go to the log. The
+-- queue's consumers still handle messages that are in the queue, or that open transactions publish to the queue. The
+-- groups that are named here wait for that, and then begin with the first message of the log: see continue_moves.
 create function postbus.move_topic(
     name text,
     group_names text[] default '{}'::text[],
@@ -1493,7 +1494,7 @@ create function postbus.move_topic(
 ) returns record;
 
 -- Continues moves of queues to PUB_SUB: lets groups begin whose queue is empty, and gives late messages to the heir.
--- Any process may call it at any time. Returns what is waited for, in all moves or that of one topic.
+-- Any process may call it at any time. Returns what the moves are waiting for: all moves, or that of one topic.
 create function postbus.continue_moves(
     name text default null::text
 ) returns table (
@@ -1510,16 +1511,16 @@ create function postbus.continue_moves(
 
 -- Publishes the partitions of a new log storage to all sessions: see published_epoch. This takes two transactions: one
 -- adds the standby partition, which makes all sessions look up the storages again; the next lets them use what they
--- know. Returns whether there is more to do at once. The sweep does it, too.
+-- know. Returns whether there is more to do at once. The sweep calls it, too.
 create function postbus.publish_partitions(storage_id integer) returns boolean;
 
--- The log storages, for those who sweep them.
+-- The log storages, for processes that sweep them.
 create function postbus.storages() returns setof integer;
 
 -- publish: functions and views
 
 -- Whether a text may be the event id of a message that came from elsewhere: 1 to 200 printable ASCII characters,
--- without spaces at its ends. So every broker takes it as it is. The same rule as in Python.
+-- without spaces at its ends. So every broker accepts it unchanged. Python has the same rule.
 create function postbus.is_event_id(given text) returns boolean;
 
 -- The event id of a message: the same on every path that the message takes, and no other message in the world has it.
@@ -1533,14 +1534,14 @@ create function postbus.event_id(
 
 -- Wakes the consumers of topics. Called after the publishing transaction, by the process that published: a NOTIFY
 -- within the transaction would make all commits of the database wait for one another. Returns the topics that notify in
--- the transaction anyway, so that nobody has to wake their consumers.
+-- the transaction anyway: their consumers need no other wake-up.
 create function postbus.wake(topic_ids bigint[]) returns bigint[];
 
 -- The id of the first message of a segment: the segment's number, which is its sequence without the epoch, times 1024.
 -- The ids of the other messages follow.
 create function postbus.first_id(sequence bigint) returns bigint;
 
--- Splits lines, the first `count` of them. If there are fewer, the rest is empty.
+-- The first `count` lines of a payload. If it has fewer, the rest are empty.
 create function postbus.lines_of(lines bytea, count integer) returns bytea[];
 
 -- The payloads of a segment, one by one: see publish_lines.
@@ -1609,8 +1610,8 @@ create function postbus.publish_many(
 ) returns bigint[];
 
 -- Publishes many messages without options, each a line of `lines`, and returns their ids in order. For JSON, which has
--- no line breaks if its encoder adds none. `count` says how many lines there are. Without it they are counted, except
--- for empty ones at the end.
+-- no line breaks if its encoder adds none. `count` is the number of lines. Without it they are counted, except for
+-- empty lines at the end.
 create function postbus.publish_lines(
     topic text,
     lines bytea,
@@ -1620,7 +1621,7 @@ create function postbus.publish_lines(
 
 -- queue: functions and views
 
--- Those of the given topics, which are queues, that have suspects to be tried: see claim_suspects.
+-- The queues, of those that are given, that have suspects to be tried: see claim_suspects.
 create function postbus.suspected(topics text[]) returns text[];
 
 -- Leases up to max_count due messages of a topic to one member: see claim_as_of. A single expression returns the
@@ -1644,7 +1645,7 @@ create function postbus.claim_suspects(
     is_promised boolean default false
 ) returns postbus.claimed_suspects;
 
--- Says that a suspect takes long, and that its process now handles other messages beside it. If the process ends, no
+-- Notes that a suspect takes long, and that its process now handles other messages beside it. If the process ends, no
 -- attempt is charged. The next time, the suspect is tried alone for longer. The token is that of a queue's lease, or of
 -- a lane.
 create function postbus.not_alone(token uuid, id bigint default null::bigint) returns void;
@@ -1659,11 +1660,11 @@ create function postbus.lease_owners(tokens uuid[]) returns table(token uuid, to
 -- Acknowledges all open messages of leases. Returns the tokens of leases that are lost.
 create function postbus.ack_leases(tokens uuid[]) returns uuid[];
 
--- Finishes messages of a lease. Returns the ids of those that are lost.
+-- Finishes messages of a lease. Returns the ids of lost messages.
 create function postbus.ack(token uuid, ids bigint[]) returns bigint[];
 
--- Gives messages of a lease back for another attempt, after `delay` or the topic's backoff. Those that have had
--- max_attempts (or the topic's) become dead letters. Says of each id what became of it: 'retried', 'dead' or 'lost'.
+-- Gives back messages of a lease for another attempt, after `delay` or the topic's backoff. Messages that have had
+-- max_attempts (or the topic's) become dead letters. Returns what became of each message: 'retried', 'dead' or 'lost'.
 create function postbus.retry(
     token uuid,
     ids bigint[],
@@ -1675,7 +1676,7 @@ create function postbus.retry(
     outcome text
 );
 
--- Gives messages of a lease up: they become dead letters at once. Returns the ids of those that are lost.
+-- Gives up messages of a lease: they become dead letters at once. Returns the ids of lost messages.
 create function postbus.dead_letter(
     token uuid,
     ids bigint[],
@@ -1683,7 +1684,7 @@ create function postbus.dead_letter(
     error text default null::text
 ) returns bigint[];
 
--- Gives messages of a lease back untouched: the attempt does not count. Returns the ids of those that are lost.
+-- Gives back messages of a lease: the attempt does not count. Returns the ids of lost messages.
 create function postbus.release(token uuid, ids bigint[]) returns bigint[];
 
 -- Returns messages whose lease has ended: see return_expired_as_of.
@@ -1707,9 +1708,9 @@ create function postbus.read_log(
 ) returns setof postbus.log_row;
 
 -- Moves the cursors of lanes, of any groups, in one statement. `tokens` prove that the caller holds the lanes.
--- `numbers` are those of the ledger rows that the caller last inserted, or got with the lane: the next number follows.
--- A cursor with a done sequence gets that of the last message that the group is done with. `passed` counts the messages
--- that the group is done with since its last row.
+-- `numbers` are those of the ledger rows that the caller last inserted, or got with the lane: the new rows get the next
+-- numbers. done_sequences and done_indexes, where they are not null, name the last message of the step that the group
+-- is done with. `passed` counts the messages that the group is done with since its last row.
 create function postbus.advance(
     subscription_ids bigint[],
     lanes integer[],
@@ -1721,10 +1722,10 @@ create function postbus.advance(
     passed bigint[]
 ) returns integer[];
 
--- Remembers what the holder of lanes is done with ahead of their cursors: parts of segments, from one index up to
--- another. The holder leaves the lanes, and the next one must not handle these messages again. Lanes that the caller
--- has lost are skipped, and so are deferred messages, which are not settled, and what is no part of a segment of the
--- lane's topic in that lane.
+-- Remembers messages that the holder of lanes is done with ahead of their cursors: parts of segments, from one index up
+-- to another. The holder leaves the lanes, and the next holder must not handle these messages again. Lanes that the
+-- caller has lost are skipped, and so are deferred messages, which are not settled, and messages that do not exist in
+-- the lane.
 create function postbus.note_done(
     tokens uuid[],
     lanes integer[],
@@ -1733,8 +1734,9 @@ create function postbus.note_done(
     stops integer[]
 ) returns void;
 
--- Messages of a topic that are still there, done or not, in the order of the log; of a QUEUE, finished ones, in the
--- order of their ids. Within a time, of one event type, or of one aggregate, as their headers say; after a position.
+-- The retained messages of a PUB_SUB topic, done or not, in the order of the log; the finished messages of a QUEUE, in
+-- the order of their ids. Filters are a time, an event type and an aggregate, as the headers say. Begins after a
+-- sequence and an index in its segment.
 create function postbus.retained(
     topic text,
     since timestamp with time zone default null::timestamp with time zone,
@@ -1787,10 +1789,10 @@ create function postbus.pause_group(topic text, group_name text) returns void;
 -- Resumes a paused group.
 create function postbus.resume_group(topic text, group_name text) returns void;
 
--- Moves the position of a group, as subscribe would have set it. Processes that work for it lose its lanes and start
--- again from there. Messages that wait for a retry, and those of their keys behind them, stay; a catch-up ends for
--- good. Returns how many messages the group then has before it. With dry_run nothing changes. Has to be called in a
--- transaction of its own.
+-- Moves a group to a position, given as for subscribe. Processes that consume for it lose its lanes and start again
+-- from there. Messages that wait for a retry, and those parked behind them, stay; a catch-up ends for good. Returns how
+-- many messages are then ahead of the group. With dry_run nothing changes. Has to be called in a transaction of its
+-- own.
 create function postbus.seek(
     topic text,
     group_name text,
@@ -1800,11 +1802,11 @@ create function postbus.seek(
     dry_run boolean default false
 ) returns bigint;
 
--- Shares out the lanes of groups among the processes that work for them: each gets as many as any other, give or take
--- one. Returns what the caller has to do: 'take' a lane, which is its own from now on; 'give_up' a lane, by
--- release_lanes when it is done with it; 'stop' working for a subscription that is not ACTIVE any more, with the state;
--- and forget lanes that are 'lost'. The history of a group that is not among the given subscriptions comes as
--- 'catch_up': then number is the group's own subscription, and cursor the options.
+-- Shares out the lanes of groups among the processes that consume for them: each gets as many as any other, give or
+-- take one. Returns what the caller has to do: 'take' a lane, which is its own from now on; 'give_up' a lane, by
+-- release_lanes when it is done with it; 'stop' consuming for a subscription that is not ACTIVE any more, with the
+-- state; and forget lanes that are 'lost'. The history of a group that is not among the given subscriptions is returned
+-- as 'catch_up': then number is the group's own subscription, and cursor the options.
 create function postbus.lease_lanes(
     worker text,
     subscription_ids bigint[],
@@ -1822,11 +1824,11 @@ create function postbus.lease_lanes(
     careful_until bigint
 );
 
--- Gives lanes back: what was done in them is settled, and another process may go on at once.
+-- Gives lanes back: the caller has settled its messages in them, and another process may go on at once.
 create function postbus.release_lanes(tokens uuid[]) returns void;
 
--- Ends a process's work for groups: its lanes are free. With is_stop, this is an orderly stop of those groups for which
--- no other living process works. The process gives the secret of its heartbeats.
+-- Ends the consuming of a process for groups: its lanes are free. With is_stop, this is a planned stop of those groups
+-- for which no other living process consumes. The process gives the secret of its heartbeats.
 create function postbus.leave_groups(
     worker text,
     subscription_ids bigint[],
@@ -1838,13 +1840,12 @@ create function postbus.leave_groups(
 -- settlement. Returns whether the caller still holds the lane.
 create function postbus.hold_lane(token uuid) returns boolean;
 
--- Ends the caution in a lane: its holder has come past the sequence up to which a message might have killed the holders
--- before it.
+-- Ends careful mode in a lane: its holder is past the sequence up to which a message may have ended former holders.
 create function postbus.clear_caution(token uuid) returns void;
 
--- How many messages a group has before it, and when the oldest of them was published. Cheap: the sweep counts what is
--- published, cursors count what the group is done with, and one message per lane is looked up. Messages in the pull
--- buffer that were never popped are counted one by one: they are few.
+-- How many messages are ahead of a group, and when the oldest of them was published. Cheap: the sweep counts published
+-- messages, cursors count those that the group is done with, and one message per lane is looked up. Messages in the
+-- pull buffer that were never popped are counted one by one: they are few.
 create function postbus.group_lag(
     subscription_id bigint,
     out messages bigint,
@@ -1863,11 +1864,12 @@ create function postbus.force_complete(
     messages bigint
 );
 
--- Removes a group, in steps; called again until it returns that the group is removed. First the group is paused, so
--- that processes finish and settle what they have in hand. Once they hold none of its lanes any more, or were not seen
--- for the lease, the group goes with all that belongs to it: what is left of earlier subscriptions, and its scopes of
--- this topic. `held` is how many lanes are waited for. With force they are not: what processes have in hand is still
--- handled, but not settled. A lane in which a transaction is just settling is waited for for two seconds.
+-- Removes a group, in steps: call it again until it returns that the group is removed. The first call pauses the group,
+-- so that processes finish and settle the messages they have in hand. Once they hold none of its lanes any more, or
+-- were not seen for the lease, a call removes the group with all that belongs to it: the rest of earlier subscriptions,
+-- and its scopes of this topic. `held` is the number of lanes that are still held. With force the group is removed
+-- nevertheless: processes still handle the messages they have in hand, but cannot settle them. If a transaction is just
+-- settling in a lane, the call waits for two seconds.
 create function postbus.remove_group(
     topic text,
     group_name text,
@@ -1876,8 +1878,9 @@ create function postbus.remove_group(
     out held bigint
 ) returns record;
 
--- The id from which on a group wants messages: where subscribe or seek has last set it, or where a catch-up began that
--- left older ones out. Null: all. Messages of transactions that were open just then may have lower ids.
+-- The id from which on a group wants messages: the start that subscribe or seek has set last, or that of a catch-up
+-- that left older messages out. Null: it wants all. Messages of transactions that were open just then may have lower
+-- ids.
 create function postbus.first_wanted(subscription_id bigint) returns bigint;
 
 -- Returns what happened to groups, for the caller to log. Each event goes to one caller.
@@ -1886,7 +1889,7 @@ create function postbus.take_group_events() returns table(name text, topic text,
 -- deferred: functions and views
 
 -- The messages of lanes that their holder must not handle when it reads them from the log: deferred messages and, if
--- asked for, settled ones (is_done). The log still brings those that are `ahead`.
+-- asked for, settled ones (is_done). The holder will still read those that are `ahead`.
 create function postbus.deferred_of(
     tokens uuid[],
     with_settled boolean default true
@@ -1910,9 +1913,9 @@ create function postbus.claim_deferred(
 ) returns setof postbus.deferred;
 
 -- Defers messages that a group has read from the log, so that its cursor can pass them: to be retried ('retry'), parked
--- behind another message of their key ('park'), tried at once because the attempt was none ('release'), tried alone
--- ('suspect'), or given up ('dead'). The lane's token proves the caller's right. The caller says which messages they
--- are, by ids and sequences; their contents are read from the log.
+-- behind another message of their key ('park'), tried at once because the attempt does not count ('release'), tried
+-- alone ('suspect'), or given up ('dead'). The lane's token proves the caller's right. The caller names the messages,
+-- by ids and sequences; their contents are read from the log.
 create function postbus.defer(
     subscription_id bigint,
     lane integer,
@@ -1959,7 +1962,7 @@ create function postbus.pop(
 ) returns setof postbus.popped;
 
 -- Leases up to max_count messages for a group from the topics of a namespace, of a task, or with names that fit a
--- pattern: from the topic in which something waits longest. See pop, and subscribe_scope, which has to be called first.
+-- pattern: from the topic in which a message waits longest. See pop, and subscribe_scope, which has to be called first.
 create function postbus.pop_scope(
     group_name text,
     namespace text default null::text,
@@ -1982,10 +1985,10 @@ create function postbus.pattern_regex(pattern text) returns text;
 -- Whether a topic is in a scope.
 create function postbus.in_scope(scope postbus.scope, topic postbus.topic) returns boolean;
 
--- Subscribes a group to a scope: to all topics in it, and to those that come into it later. Where the group starts is
--- recorded once, at the first call. Later calls change on_failure and catch_up if they give them, bring DEAD
--- subscriptions back, and join what is not joined yet. Returns what the group is subscribed to in the scope. Has to be
--- called in a transaction of its own.
+-- Subscribes a group to a scope: to all topics in it, and to those that match it later. The first call records the
+-- group's start. Later calls change on_failure and catch_up if they give them, bring DEAD subscriptions back, and join
+-- topics that the group has not joined yet. Returns the group's subscriptions in the scope. Has to be called in a
+-- transaction of its own.
 create function postbus.subscribe_scope(
     group_name text,
     topic text default null::text,
@@ -2013,7 +2016,7 @@ create function postbus.subscribe_scope(
     skipped bigint
 );
 
--- The topics in a scope to which a group is subscribed and ACTIVE. Nothing is recorded, and nobody joins: see
+-- The topics in a scope to which a group is subscribed and ACTIVE. Records nothing and joins nothing: see
 -- subscribe_scope.
 create function postbus.group_topics(
     group_name text,
@@ -2028,9 +2031,9 @@ create function postbus.group_topics(
     keys text[]
 );
 
--- What has come into scopes of groups, one for each index of the arrays, that the caller does not know: topics with the
--- group's subscription, or without one if it has none yet, in which case subscribe_scope has to be called. CANCELLED
--- subscriptions are left out. Only reads, for all scopes of a process, since it is asked again and again.
+-- The topics in scopes of groups, one scope for each index of the arrays, that the caller does not know: with the
+-- group's subscription, or without one if the group has not joined yet, in which case subscribe_scope has to be called.
+-- CANCELLED subscriptions are left out. Only reads, for all scopes of a process, since it is called again and again.
 create function postbus.scope_news(
     group_names text[],
     topics text[],
@@ -2065,8 +2068,8 @@ create function postbus.set_scope_state(
     pattern text default null::text
 ) returns bigint;
 
--- Forgets a group's record of a scope: no further topics join by it, and a later subscription is recorded anew.
--- Existing subscriptions stay where they are; with `cancel` they are CANCELLED. Returns how many there are in the
+-- Forgets a group's record of a scope: the group joins no further topics by it, and a later subscription is recorded
+-- anew. Existing subscriptions stay; with `cancel` they are CANCELLED. Returns the number of subscriptions in the
 -- scope.
 create function postbus.forget_scope(
     group_name text,
@@ -2080,12 +2083,13 @@ create function postbus.forget_scope(
 
 -- liveness: functions and views
 
--- How long ago a process may have been heard of to count as alive. Processes send a heartbeat every 10 seconds at
--- least. So a killed process counts for at most 25 seconds, and a process that lost two heartbeats still counts.
+-- How old the last heartbeat of a process may be for the process to count as alive. Processes send a heartbeat every 10
+-- seconds at least. So a killed process counts for at most 25 seconds, and a process that lost two heartbeats still
+-- counts.
 create function postbus.alive_for() returns interval;
 
--- Says that a process is alive, and which topics it consumes. With its first heartbeat a process may give a secret, a
--- random number. From then on only callers that give the secret can speak for it.
+-- Notes that a process is alive, and which topics it consumes. With its first heartbeat a process may give a secret, a
+-- random number. From then on only callers that give the secret can call in its name.
 create function postbus.heartbeat(
     name text,
     host text,
@@ -2094,7 +2098,7 @@ create function postbus.heartbeat(
     secret uuid default null::uuid
 ) returns void;
 
--- Says that a process has stopped. It gives the secret of its heartbeats.
+-- Notes that a process has stopped. The caller gives the secret of its heartbeats.
 create function postbus.sign_off(name text, secret uuid default null::uuid) returns void;
 
 -- Brings DEAD groups back to life, and notes that in the audit log: see bring_back. Has to be called in a transaction
@@ -2111,12 +2115,13 @@ create function postbus.resurrect(
     "position" text
 );
 
--- Brings a DEAD group back: it goes on where it stood, within the bounds of its catch-up. Returns no row if the group
--- is not DEAD. Has to be called in a transaction of its own.
+-- Brings a DEAD group back: it goes on from its position, within the limits of its catch-up. Returns no row if the
+-- group is not DEAD. Has to be called in a transaction of its own.
 create function postbus.resurrect_group(topic text, group_name text) returns table(missed bigint, skipped bigint);
 
--- Says that groups have a process that works for them, in one statement for all of them. Counters of members are added
--- up; negative ones do not count. A DEAD group comes back: the result says what it missed, see bring_back.
+-- Notes that groups have a process that consumes for them, in one statement for all of them. Counters of members are
+-- added up; negative ones are refused. A DEAD group comes back: the result says how many messages it missed, see
+-- bring_back.
 create function postbus.group_heartbeat(
     subscription_ids bigint[],
     member_of bigint[],
@@ -2133,9 +2138,9 @@ create function postbus.group_heartbeat(
     catch_up_id bigint
 );
 
--- Says that a group lives, for pulling consumers that neither pop, settle nor extend a lease for a while: in the topic,
--- or in all topics of the namespace, of the task, or with names that fit the pattern, that the group is subscribed to.
--- Where it is DEAD it comes back. Has to be called in a transaction of its own.
+-- Notes that a group lives, for pulling consumers that neither pop, settle nor extend a lease for a while: in the
+-- topic, or in all topics of the namespace, of the task, or with names that fit the pattern, that the group is
+-- subscribed to. In topics where it is DEAD, it comes back. Has to be called in a transaction of its own.
 create function postbus.send_heartbeat(
     group_name text,
     topic text default null::text,
@@ -2150,7 +2155,7 @@ create function postbus.send_heartbeat(
     skipped bigint
 );
 
--- Says that a relay of a topic, in this process, cannot reach its sink; repeated while that is so. group_name is null
+-- Notes that a relay of a topic, in this process, cannot reach its sink; repeated while that is so. group_name is null
 -- for a QUEUE. A row that was written with a secret is changed with that secret only.
 create function postbus.note_sink_away(
     topic text,
@@ -2161,7 +2166,7 @@ create function postbus.note_sink_away(
     secret uuid default null::uuid
 ) returns void;
 
--- Says that a relay has reached its sink again, or has ended. It gives the same secret as note_sink_away.
+-- Notes that a relay has reached its sink again, or has ended. It gives the same secret as note_sink_away.
 create function postbus.forget_sink_away(
     topic text,
     group_name text,
@@ -2173,7 +2178,7 @@ create function postbus.forget_sink_away(
 -- and messages that were popped and settled.
 create function postbus.recent_calls(subscription_id bigint, out handled bigint, out failed bigint) returns record;
 
--- From when on a group of a topic counts as being in trouble. The most specific row of health_limit decides about each
+-- The limits beyond which a group of a topic is in trouble. The most specific row of health_limit decides about each
 -- value: that of topic and group, of the group, of the topic, of all; then the defaults: half of the calls, and 24
 -- hours.
 create function postbus.health_limits(
@@ -2185,8 +2190,8 @@ create function postbus.health_limits(
     out stopped_seconds double precision
 ) returns record;
 
--- Sets from when on groups count as being in trouble: all groups, those of a topic, a group on all topics, or a group
--- on one topic. Options that are left out stay as they are. 'off': never; null: as the less specific limits say. See
+-- Sets the limits beyond which groups are in trouble: all groups, those of a topic, a group on all topics, or a group
+-- on one topic. Options that are left out stay as they are. 'off': no limit; null: the next less specific limit. See
 -- health_limits.
 create function postbus.set_health_limits(
     options jsonb,
@@ -2196,15 +2201,16 @@ create function postbus.set_health_limits(
 
 -- catch_up: functions and views
 
--- Cancels the catch-up of a group, or resumes one that was cancelled where it stopped, with what is still there. The
--- group itself goes on meanwhile, and processes finish what they have in hand. Returns the catch-up's subscription.
+-- Cancels the catch-up of a group, or resumes a cancelled one from its position, with the messages that are still
+-- retained. The group itself goes on meanwhile, and processes finish the messages they have in hand. Returns the
+-- catch-up's subscription.
 create function postbus.set_catch_up(topic text, group_name text, is_wanted boolean) returns bigint;
 
--- Resumes a catch-up that was cancelled where it stopped, with what is still there. Returns its subscription.
+-- Resumes a cancelled catch-up from its position, with the messages that are still retained. Returns its subscription.
 create function postbus.resume_catch_up(topic text, group_name text) returns bigint;
 
--- Says how fast a process lets a catch-up go, and how long its statements take. The token of one of its lanes proves
--- that the caller works for it.
+-- Notes the rate that a process allows a catch-up, and how long its statements take. The token of one of its lanes
+-- proves that the caller consumes for it.
 create function postbus.report_catch_up(token uuid, allowed_rate double precision, p95 interval) returns void;
 
 -- sweep: functions and views
@@ -2222,14 +2228,14 @@ create function postbus.sweeping(
 -- Sets how sweeping is done, for all processes: a preset and options. Options that are left out stay as they are.
 create function postbus.set_sweeping(options jsonb) returns void;
 
--- Notes that a job has failed, in a transaction of its own, since the job's was rolled back. Ignores jobs that do not
+-- Notes that a job has failed, in a transaction of its own, since the job's was rolled back. Refuses jobs that do not
 -- exist.
 create function postbus.note_failure(job text, storage_id integer, error text) returns void;
 
--- Says that a process sweeps and consumes nothing. Processes that consume call `heartbeat`, which explains the secret.
+-- Notes that a process sweeps and consumes nothing. Processes that consume call `heartbeat`, which explains the secret.
 create function postbus.note_sweeper(name text, host text, pid integer, secret uuid default null::uuid) returns void;
 
--- Says that a process no longer sweeps. It gives the same secret as note_sweeper.
+-- Notes that a process no longer sweeps. The caller gives the same secret as to note_sweeper.
 create function postbus.forget_sweeper(name text, secret uuid default null::uuid) returns void;
 
 -- Removes what is no longer needed: see sweep_as_of.
@@ -2298,8 +2304,8 @@ create function postbus.inbox_forget(consumer text, message_id text) returns boo
 -- import: functions and views
 
 -- Imports messages of another outbox into a topic, in the given order, and marks them in the same transaction. Messages
--- that are marked already are left out. Returns the others, with the id that each has here, or with the problem because
--- of which it was not imported. Such a message is not marked, and so comes with the next import.
+-- that are marked already are left out. Returns the others, each with its new id, or with the problem because of which
+-- it was not imported. Such a message is not marked, so the next import tries it again.
 create function postbus.import_messages(
     source text,
     topic text,
@@ -2320,14 +2326,14 @@ create function postbus.import_messages(
     is_dead boolean
 );
 
--- Subscribes a group of another outbox, from now on. It gets what was imported before only by import_deferred in the
--- same transaction. Refuses a group that was subscribed by somebody else, since its position is not ours. Has to be
--- called at the beginning of a transaction.
+-- Subscribes a group of another outbox, from now on. It gets messages that were imported before only by import_deferred
+-- in the same transaction. Refuses a group that is subscribed already, since its position is not that of the import.
+-- Has to be called at the beginning of a transaction.
 create function postbus.import_group(source text, topic text, group_name text, state text) returns void;
 
--- Gives a group imported messages that it does not find in the log before it, with the attempts that they had. They are
--- due now, one after the other if they have a key. Messages that were tried as often as the topic allows become dead
--- letters of the group. Returns how many these are.
+-- Gives a group imported messages that are not ahead of it in the log, with the attempts that they had. They are due
+-- now, one after the other if they have a key. Messages that were tried as often as the topic allows become dead
+-- letters of the group. Returns the number of these dead letters.
 create function postbus.import_deferred(
     source text,
     topic text,
@@ -2362,8 +2368,8 @@ create function postbus.roles() returns table(role text, name text, is_there boo
 -- publish, consume or read. Granting twice changes nothing.
 create function postbus.grant_topic(role text, pattern text, action text) returns void;
 
--- Takes back grants of grant_topic: this pattern, as it was given, and this action; null stands for all. Returns how
--- many grants these were. A lease that the role has can still be settled.
+-- Takes back grants of grant_topic: this pattern, as it was given, and this action; null stands for all. Returns the
+-- number of these grants. A lease that the role has can still be settled.
 create function postbus.revoke_topic(
     role text,
     pattern text default null::text,
@@ -2371,8 +2377,8 @@ create function postbus.revoke_topic(
 ) returns integer;
 
 -- Adds a token for the HTTP server; only its hash is given. Roles are those of the database, without postbus_. The
--- roles consumer and admin bring payloads, so a token without payloads cannot have them. created_by is the login, and
--- for whom that says it acts: see note_action.
+-- roles consumer and admin include payloads, so a token without payloads cannot have them. created_by is the login,
+-- with the actor that it names: see note_action.
 create function postbus.create_token(
     id text,
     hash bytea,
@@ -2387,7 +2393,7 @@ create function postbus.create_token(
 -- Revokes a token for good. Revoking twice changes nothing; a token that does not exist is refused.
 create function postbus.revoke_token(id text) returns timestamp with time zone;
 
--- What a caller of the HTTP server may do. No row if the token is unknown, revoked or expired.
+-- The rights of a token of the HTTP server. No row if the token is unknown, revoked or expired.
 create function postbus.check_token(
     id text,
     hash bytea
@@ -2406,9 +2412,9 @@ create function postbus.note_token_uses(ids text[], hashes bytea[]) returns void
 
 -- admin: functions and views
 
--- Returns dead letters of a topic to the queue, or to their group alone, with their attempts at zero. Those of a queue
--- that became PUB_SUB go to the group that is named. Which ones: those with the given ids, or those that match the
--- filters, the oldest first. Returns how many; with dry_run it only counts.
+-- Publishes dead letters of a topic again, to the queue or to their group alone, with their attempts at zero. Those of
+-- a queue that became PUB_SUB go to the group that is named. Takes those with the given ids, or those that match the
+-- filters, the oldest first. Returns their number; with dry_run it only counts them.
 create function postbus.redrive(
     topic text,
     ids bigint[] default null::bigint[],
@@ -2423,7 +2429,7 @@ create function postbus.redrive(
 ) returns bigint;
 
 -- Deletes dead letters of a topic for good: those with the given ids, those that died before a time, or all; of one
--- group, if one is named. Returns how many; with dry_run it only counts.
+-- group, if one is named. Returns their number; with dry_run it only counts them.
 create function postbus.purge_dead_letters(
     topic text,
     ids bigint[] default null::bigint[],
@@ -2432,10 +2438,10 @@ create function postbus.purge_dead_letters(
     group_name text default null::text
 ) returns bigint;
 
--- Makes the cursors of a database that was restored into another server work there. Each group gets what it had not
--- seen. It may get again what it had seen out of the order of sequences, and what others of its lanes had come past.
--- Returns how many cursors were moved. All segments are rewritten, and publishers wait meanwhile. Has to be called in a
--- transaction of its own.
+-- Makes the cursors of a database that was restored into another server work there. Each group gets the messages that
+-- it had not seen. It may get messages again that it had seen out of the order of sequences, or that its other lanes
+-- had passed. Returns the number of moved cursors. All segments are rewritten, and publishers wait meanwhile. Has to be
+-- called in a transaction of its own.
 create function postbus.rebase(as_copy boolean default false) returns bigint;
 
 -- Adds a webhook: the HTTP servers send it the messages of a group or a queue.
@@ -2450,7 +2456,7 @@ create function postbus.create_webhook(
     enabled boolean default true
 ) returns void;
 
--- Changes a webhook: what is null stays as it is.
+-- Changes a webhook: fields that are null stay as they are.
 create function postbus.set_webhook(
     name text,
     url text default null::text,
@@ -2468,7 +2474,8 @@ create function postbus.webhooks_to_run() returns setof postbus.webhook;
 
 -- views: functions and views
 
--- What became of all messages of a topic at each of its groups: see delivery_statuses.
+-- The statuses of all messages of a topic at each of its groups: see delivery_statuses. Begins like states_of_topic. A
+-- function for what they share would have to store all segments and facts of the topic once more, for its result.
 create function postbus.delivery_statuses_of_topic(
     topic_id bigint
 ) returns table (
@@ -2483,8 +2490,8 @@ create function postbus.delivery_statuses_of_topic(
     waits boolean
 );
 
--- The states of all messages of a topic: see states. Messages of a topic that never had a group are PENDING, and for
--- nobody.
+-- The states of all messages of a topic: see states. Messages of a topic that never had a group are PENDING, and not
+-- wanted. Begins like delivery_statuses_of_topic, which says why the two share no function.
 create function postbus.states_of_topic(
     topic_id bigint
 ) returns table (
@@ -2523,7 +2530,7 @@ create function postbus.settled_at(
     status text
 ) returns timestamp with time zone;
 
--- What became of one message of the log at every group, including groups that have ended: see delivery_statuses and
+-- The deliveries of one message of the log to all groups, including groups that have ended: see delivery_statuses and
 -- delivery.
 create function postbus.deliveries_of(
     topic text,
@@ -2553,8 +2560,8 @@ create function postbus.message_state(
 -- A payload as jsonb if it is JSON that jsonb can hold, otherwise null.
 create function postbus.payload_json(payload bytea, content_type text) returns jsonb;
 
--- Every message that Postbus still has, one row each, with where it is. Filter by topic_id (postbus.topic_id(name)),
--- which has indexes; a filter by topic looks at the messages of all topics.
+-- Every message of a queue that Postbus still has, and every dead letter, one row each, with its state. Filter by
+-- topic_id (postbus.topic_id(name)), which has indexes; a filter by topic reads the messages of all topics.
 create view postbus.messages (
     topic text,
     id bigint,
@@ -2597,8 +2604,8 @@ create view postbus.dead_letters (
     topic_id bigint
 );
 
--- Every topic that was created or used, with its options and what it holds. Columns that are not selected are not
--- counted: a join on true, of one row, is left out then.
+-- Every topic that was created or used, with its options and the numbers of its messages. Columns that are not selected
+-- are not counted: a join on true, of one row, is left out then.
 create view postbus.topics (
     name text,
     semantics text,
@@ -2640,7 +2647,7 @@ create view postbus.topics (
     topic_id bigint
 );
 
--- The processes that consume, and how long ago each was heard of. is_alive: see alive_for.
+-- The processes that consume, and the time since the last heartbeat of each. is_alive: see alive_for.
 create view postbus.workers (
     name text,
     host text,
@@ -2672,7 +2679,7 @@ create view postbus.log (
     event_id text
 );
 
--- One message of the log, found at once. Refuses a message that is not there.
+-- One message of the log, by its id. Refuses a message that is not there.
 create function postbus.log_message(topic text, id bigint) returns setof postbus.log;
 
 -- A page of the log of a topic, in the order of the log: up to max_count messages after a position; or with newest
@@ -2700,7 +2707,7 @@ create function postbus.log_page(
     out event_id text
 ) returns setof record;
 
--- Deferred messages and dead letters of groups, of one message of the log. Groups have these even if the log has
+-- The copies of one message of the log that groups have as deferred messages and dead letters, even if the log has
 -- dropped the message. The columns from status on are those of delivery.
 create function postbus.copies_of(
     topic text,
@@ -2762,9 +2769,9 @@ create view postbus.sinks_away (
     error text
 );
 
--- Every subscription of a group to a topic, with what it has done and what is before it. lag is counted behind the
--- publishers, and so may be late by some seconds; lag_seconds is the age of the oldest message before the group.
--- pending is all that is left to do: before the group, in its history, and deferred.
+-- Every subscription of a group to a topic, with its progress and its lag. The sweep counts published messages, so lag
+-- may be some seconds late; lag_seconds is the age of the oldest message ahead of the group. pending is the number of
+-- all messages left to do: ahead of the group, in its history, and deferred.
 create view postbus.groups (
     topic text,
     group_name text,
@@ -2816,7 +2823,7 @@ create view postbus.groups (
     sink_error text
 );
 
--- What each member of a group has done; handling_ms is how long its handler takes for a message, on average.
+-- The counters of each member of a group; handling_ms is the average time that its handler takes for a message.
 create view postbus.members (
     topic text,
     group_name text,
@@ -2829,8 +2836,8 @@ create view postbus.members (
     handling_ms double precision
 );
 
--- What a group has done and how fast it is, in figures. handling_ms is how long a handler takes for a message, on
--- average; rate is that of the last minute, in messages per second, computed from the ledger: see current_cursor.
+-- The counters and the speed of a group. handling_ms is the average time that a handler takes for a message; rate is
+-- that of the last minute, in messages per second, computed from the ledger: see current_cursor.
 create function postbus.group_metrics(
     topic text,
     group_name text,
@@ -2845,7 +2852,7 @@ create function postbus.group_metrics(
     out oldest_pending_at timestamp with time zone
 ) returns record;
 
--- ACTIVE groups that were not heard of for a share of their heartbeat timeout: there is still time to look after them.
+-- ACTIVE groups without a heartbeat for a share of their heartbeat timeout: there is still time to look after them.
 create function postbus.groups_near_timeout(
     share double precision default 0.8
 ) returns table (
@@ -2855,7 +2862,7 @@ create function postbus.groups_near_timeout(
     heartbeat_timeout interval
 );
 
--- The scopes that groups have subscribed to, and where the groups start in topics that come into them: see the table
+-- The scopes that groups have subscribed to, and the start of the groups in topics that match later: see the table
 -- scope.
 create view postbus.scopes (
     group_name text,
@@ -2873,8 +2880,8 @@ create view postbus.scopes (
     start_id bigint
 );
 
--- What became of every message of the log at every group, one row each: see delivery_statuses and delivery. Takes time
--- for all messages of a topic, whatever is selected: deliveries_of tells of one message at once.
+-- The deliveries of every message of the log to every group, one row each: see delivery_statuses and delivery. Takes
+-- time for all messages of a topic, whatever is selected: use deliveries_of for one message.
 create view postbus.deliveries (
     topic text,
     id bigint,
@@ -2911,7 +2918,8 @@ create view postbus.message_states (
 
 -- Topics that have messages which were published longer ago than older_than, and which a live group has not settled,
 -- though it was subscribed all that time. Cheap: computed from the lag and the oldest message of each group. So
--- `messages` is what the group that is furthest behind has before it, younger ones included, and what it retries.
+-- `messages` counts all messages ahead of the group that is furthest behind, younger ones included, and its deferred
+-- messages.
 create function postbus.stuck_messages(
     older_than interval default '01:00:00'::interval
 ) returns table (
@@ -2921,16 +2929,16 @@ create function postbus.stuck_messages(
     oldest_at timestamp with time zone
 );
 
--- Topics that have messages for nobody: no group was ever required for them, or has settled them. They go when their
--- retention is over. Counts them, so it takes as long as there are segments, except in topics that keep nothing from
--- before the start of a live group.
+-- Topics that have messages which no group was ever required for, or has settled. These are removed when their
+-- retention is over. Counts them, which takes time for all segments, except in topics that keep nothing from before the
+-- start of a live group.
 create function postbus.zero_subscription_messages() returns table (
     topic text,
     messages bigint,
     oldest_at timestamp with time zone
 );
 
--- What should never be: rows of groups that do not fit together, each with an explanation.
+-- Rows of groups that do not fit together, each with an explanation. There should never be any.
 create function postbus.inconsistencies() returns table (
     kind text,
     topic text,
@@ -2939,7 +2947,7 @@ create function postbus.inconsistencies() returns table (
     explanation text
 );
 
--- What each job of sweeping has done, in all processes. Runs that found nothing to do are noted once per interval only.
+-- The runs of each job of sweeping, in all processes. Runs that found nothing to do are noted once per interval only.
 -- removed counts, for return_expired, returned messages; for sweep, finished rows, deduplication keys and inbox
 -- records; for sweep_log, rows of the ledger; for detect_dead, groups; for drop_partitions, messages; for
 -- subscriptions, subscriptions.
@@ -2954,7 +2962,7 @@ create view postbus.sweep_jobs (
     error text
 );
 
--- The tokens of the HTTP server, who created them, when they were last used, and whether they are valid.
+-- The tokens of the HTTP server, with their creators and last uses, and whether they are valid.
 create view postbus.tokens (
     id text,
     name text,
@@ -2983,8 +2991,8 @@ create view postbus.webhooks (
     changed_at timestamp with time zone
 );
 
--- The audit log: who did what, on what, and what it changed. Only callers that may look at tokens see what was done to
--- tokens, webhooks and grants, and from which addresses people came.
+-- The audit log: each action with its login, its object and its changes. Only callers that may read tokens see actions
+-- on tokens, webhooks and grants, and the addresses from which people act.
 create view postbus.audit (
     id bigint,
     at timestamp with time zone,
@@ -3003,7 +3011,7 @@ create view postbus.audit (
     after jsonb
 );
 
--- The grants of grant_topic. Roles that were dropped are left out: their grants give nothing.
+-- The grants of grant_topic. is_there is false for a role that was dropped: its grants give nothing.
 create view postbus.topic_grants (
     role text,
     pattern text,
@@ -3016,8 +3024,8 @@ create view postbus.topic_grants (
 -- views/postbus_outbox: functions and views
 
 -- Every message, with the columns of a fan-out outbox. Messages of queues need one group; those of PUB_SUB topics the
--- groups that are required for them: see states. If all of these have died or ended before they were through, nobody is
--- waited for: then required_consumer_groups is null. It is 0 if nobody ever was.
+-- groups that are required for them: see states. If all of these have died or ended before they had settled the
+-- message, no group is required any more: then required_consumer_groups is null. It is 0 if no group ever was.
 create view postbus_outbox.outbox (
     id bigint,
     topic text,
@@ -3035,10 +3043,10 @@ create view postbus_outbox.outbox (
     error_message text
 );
 
--- What each group has made of each message of the log, with the columns of a fan-out outbox; groups that have ended
+-- The status of each message of the log at each group, with the columns of a fan-out outbox; groups that have ended
 -- included. There is a row once the group has begun with the message: PENDING while it waits for its turn, or is in
 -- hand; then COMPLETED or FAILED. A message that failed and is to be retried is FAILED too, and has no processed_at
--- yet. What waited when its group ended stays as it was.
+-- yet. A message that waited when its group ended stays as it was.
 create view postbus_outbox.outbox_consumer_groups (
     id bigint,
     message_id bigint,
@@ -3063,8 +3071,8 @@ create view postbus_outbox.outbox_topics (
 );
 
 -- The newest subscription of each group to each topic, with the columns of a fan-out outbox. The columns backfill_...
--- are about its last catch-up. What takes longer is computed once for each subscription, and only if it is selected
--- (hence the offsets).
+-- are about its last catch-up. Columns that take longer are computed once for each subscription, and only if they are
+-- selected (hence the offsets).
 create view postbus_outbox.outbox_topic_subscriptions (
     id bigint,
     topic text,
@@ -3086,8 +3094,8 @@ create view postbus_outbox.outbox_topic_subscriptions (
     backfill_error_message text
 );
 
--- Removes messages that all groups are done with and whose retention is over, as consuming processes do. Returns how
--- many messages of the log went, and rows of finished messages of queues.
+-- Removes messages that all groups are done with and whose retention is over, as consuming processes do. Returns the
+-- number of removed messages of the log, plus the rows of finished messages of queues.
 create function postbus_outbox.cleanup_completed_outbox_messages() returns bigint;
 
 -- access/postbus_topics: functions and views
@@ -3141,8 +3149,7 @@ create function postbus_topics.publish_many(
     correlation_ids text[] default null::text[]
 ) returns bigint[];
 
--- Subscribes a group to a topic that the caller was granted: see postbus.subscribe. One that is subscribed stays as it
--- is.
+-- Subscribes a group to a topic that the caller was granted: see postbus.subscribe. A subscribed group stays as it is.
 create function postbus_topics.subscribe(
     topic text,
     group_name text,
@@ -3163,13 +3170,13 @@ create function postbus_topics.pop(
     scan_floor text default null::text
 ) returns setof postbus.popped;
 
--- Tells that a group lives which pulls seldom, in a topic that the caller was granted: see postbus.send_heartbeat.
+-- Notes that a group lives, in a topic that the caller was granted: see postbus.send_heartbeat.
 create function postbus_topics.send_heartbeat(topic text, group_name text) returns void;
 
--- Finishes messages of a lease, which its random token proves: see postbus.ack.
+-- Finishes messages of a lease. The random token proves the lease. See postbus.ack.
 create function postbus_topics.ack(token uuid, ids bigint[]) returns bigint[];
 
--- Lets messages of a lease be tried again, which its random token proves: see postbus.retry.
+-- Gives back messages of a lease for another attempt. The random token proves the lease. See postbus.retry.
 create function postbus_topics.retry(
     token uuid,
     ids bigint[],
@@ -3181,7 +3188,7 @@ create function postbus_topics.retry(
     outcome text
 );
 
--- Gives up messages of a lease, which its random token proves: see postbus.dead_letter.
+-- Gives up messages of a lease. The random token proves the lease. See postbus.dead_letter.
 create function postbus_topics.dead_letter(
     token uuid,
     ids bigint[],
@@ -3189,17 +3196,17 @@ create function postbus_topics.dead_letter(
     error text default null::text
 ) returns bigint[];
 
--- Gives back messages of a lease, which its random token proves: see postbus.release.
+-- Gives back messages of a lease. The random token proves the lease. See postbus.release.
 create function postbus_topics.release(token uuid, ids bigint[]) returns bigint[];
 
--- Prolongs leases, which their random tokens prove: see postbus.extend.
+-- Extends leases, which their random tokens prove: see postbus.extend.
 create function postbus_topics.extend(tokens uuid[], lease interval) returns uuid[];
 
 -- The topics that the caller may read.
 create function postbus_topics.readable() returns setof text;
 
--- What postbus.messages shows of the topics that the caller may read: see grant_topic. A barrier: no function in a
--- condition of the caller's sees rows of other topics.
+-- The rows of postbus.messages of the topics that the caller may read: see grant_topic. It is a security barrier, so
+-- functions in conditions of the caller see no rows of other topics.
 create view postbus_topics.messages (
     topic text,
     id bigint,
@@ -3221,8 +3228,8 @@ create view postbus_topics.messages (
     topic_id bigint
 );
 
--- What postbus.dead_letters shows of the topics that the caller may read: see grant_topic. A barrier: no function in a
--- condition of the caller's sees rows of other topics.
+-- The rows of postbus.dead_letters of the topics that the caller may read: see grant_topic. It is a security barrier,
+-- so functions in conditions of the caller see no rows of other topics.
 create view postbus_topics.dead_letters (
     topic text,
     group_name text,
@@ -3243,8 +3250,8 @@ create view postbus_topics.dead_letters (
     topic_id bigint
 );
 
--- What postbus.log shows of the topics that the caller may read: see grant_topic. A barrier: no function in a condition
--- of the caller's sees rows of other topics.
+-- The rows of postbus.log of the topics that the caller may read: see grant_topic. It is a security barrier, so
+-- functions in conditions of the caller see no rows of other topics.
 create view postbus_topics.log (
     topic text,
     id bigint,
@@ -3264,8 +3271,8 @@ create view postbus_topics.log (
     event_id text
 );
 
--- What postbus.topics shows of the topics that the caller may read: see grant_topic. A barrier: no function in a
--- condition of the caller's sees rows of other topics.
+-- The rows of postbus.topics of the topics that the caller may read: see grant_topic. It is a security barrier, so
+-- functions in conditions of the caller see no rows of other topics.
 create view postbus_topics.topics (
     name text,
     semantics text,
@@ -3307,8 +3314,8 @@ create view postbus_topics.topics (
     topic_id bigint
 );
 
--- What postbus.groups shows of the topics that the caller may read: see grant_topic. A barrier: no function in a
--- condition of the caller's sees rows of other topics.
+-- The rows of postbus.groups of the topics that the caller may read: see grant_topic. It is a security barrier, so
+-- functions in conditions of the caller see no rows of other topics.
 create view postbus_topics.groups (
     topic text,
     group_name text,

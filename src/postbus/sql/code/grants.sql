@@ -1,16 +1,17 @@
--- Who may do what. Everything is taken from everybody first, so that a function added later is closed until it stands here.
+-- The rights of the roles of Postbus. All rights are revoked first, so that no role may call a new function before it is listed
+-- here.
 --
--- Roles carry the name of the database: see role_name. Those of another name had their rights before the database was renamed or
--- copied, or by a version of Postbus whose roles were those of the whole server: theirs are taken away.
+-- Roles carry the name of the database: see role_name. Roles of another name got their rights before the database was renamed or
+-- copied, or from a version of Postbus whose roles were those of the whole server: these rights are revoked, too.
 do $$
 declare
-    _all    text[] := array['producer', 'consumer', 'observer', 'operator', 'admin'];
-    _looks  text[] := array['observer', 'operator', 'admin'];
-    _role   text;
-    _names  text;       -- of those that exist
-    _others text;       -- everybody and others of our kind
-    _grant  record;
-    _view   text;
+    _all     text[] := array['producer', 'consumer', 'observer', 'operator', 'admin'];
+    _readers text[] := array['observer', 'operator', 'admin'];
+    _role    text;
+    _names   text;       -- of the roles that exist
+    _others  text;       -- public, these roles, and those of another name
+    _grant   record;
+    _view    text;
 begin
     foreach _role in array _all loop
         begin
@@ -19,7 +20,7 @@ begin
             end if;
         exception
             when duplicate_object or unique_violation then
-                null;       -- somebody else made it just now
+                null;       -- another session has just created it
             when insufficient_privilege then
                 raise warning 'role % is missing and cannot be created by %', postbus.role_name(_role), current_user
                     using hint = format('let an administrator run: create role %I nologin; then migrate again', postbus.role_name(_role));
@@ -68,7 +69,7 @@ begin
                 note_sweeper forget_sweeper note_sink_away forget_sink_away note_failure
                 take_group_events inbox_forget
             '),
-            (_looks, '
+            (_readers, '
                 sweeping sweep_health alive_for recent_calls health_limits
                 payload_json payloads_of lines_of first_id
                 group_lag group_metrics groups_near_timeout last_catch_up
@@ -101,7 +102,7 @@ begin
     end loop;
 
     select string_agg(format('%I', r.rolname), ', ') into _names
-      from pg_roles r join unnest(_looks) as one (role) on r.rolname = postbus.role_name(one.role);
+      from pg_roles r join unnest(_readers) as one (role) on r.rolname = postbus.role_name(one.role);
     if _names is not null then
         foreach _view in array array['topics', 'messages', 'dead_letters', 'workers', 'log', 'groups', 'members', 'catch_ups', 'deliveries',
                                      'message_states', 'imported', 'imported_group', 'sweep_jobs', 'scopes', 'inbox', 'sinks_away', 'audit'] loop

@@ -1,4 +1,4 @@
--- What a caller of the HTTP server may do. No row if the token is unknown, revoked or expired.
+-- The rights of a token of the HTTP server. No row if the token is unknown, revoked or expired.
 create or replace function postbus.check_token(id text, hash bytea)
 returns table (name text, roles text[], topics text[], groups text[], payloads boolean, remaining interval)
 language sql stable security definer

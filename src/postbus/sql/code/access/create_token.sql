@@ -1,5 +1,5 @@
 -- Adds a token for the HTTP server; only its hash is given. Roles are those of the database, without postbus_. The roles consumer
--- and admin bring payloads, so a token without payloads cannot have them. created_by is the login, and for whom that says it acts:
+-- and admin include payloads, so a token without payloads cannot have them. created_by is the login, with the actor that it names:
 -- see note_action.
 --
 -- Writes: token; see note_action.
@@ -31,7 +31,7 @@ begin
     perform postbus.check_patterns(topics, 'topic');
     perform postbus.check_patterns(groups, 'group');
     if payloads is not true and roles && array['consumer', 'admin'] then
-        perform postbus.refuse('PB402', 'the roles consumer and admin bring payloads, and the token would be without them',
+        perform postbus.refuse('PB402', 'the roles consumer and admin include payloads, and this token is without payloads',
             'without payloads use producer, observer and operator');
     end if;
     if expires_in <= interval '0' then

@@ -16,7 +16,7 @@ begin
     if exists (select from postbus.roles() r where r.name = grant_topic.role) then
         perform postbus.refuse('PB402', format('role %I has rights on all topics', role), 'name the role of an application');
     end if;
-    delete from postbus.topic_grant g where g.role = grant_topic.role and g.role_oid <> _oid;      -- of one that was dropped
+    delete from postbus.topic_grant g where g.role = grant_topic.role and g.role_oid <> _oid;      -- of a dropped role with this name
     insert into postbus.topic_grant (role, role_oid, pattern, action, granted_by)
     values (grant_topic.role, _oid, grant_topic.pattern, grant_topic.action, postbus.caller())
     on conflict do nothing;

@@ -1,5 +1,5 @@
--- Takes back grants of grant_topic: this pattern, as it was given, and this action; null stands for all. Returns how many grants
--- these were. A lease that the role has can still be settled.
+-- Takes back grants of grant_topic: this pattern, as it was given, and this action; null stands for all. Returns the number of
+-- these grants. A lease that the role has can still be settled.
 --
 -- Writes: topic_grant; see apply_topic_grants and note_action.
 create or replace function postbus.revoke_topic(role text, pattern text default null, action text default null) returns integer

@@ -22,7 +22,7 @@ begin
         insert into postbus.webhook values (_webhook.*);
     exception when unique_violation then
         perform postbus.refuse('PB446', format('a webhook %L, or of the same consumer, exists already', create_webhook.name),
-            'change that one, or name another group');
+            'change that webhook, or name another group');
     end;
     perform postbus.note_action('webhook.create', topic, group_name, create_webhook.name, after => postbus.webhook_facts(_webhook));
 end $$;

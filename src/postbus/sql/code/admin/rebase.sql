@@ -1,24 +1,24 @@
--- Makes the cursors of a database that was restored into another server work there. Each group gets what it had not seen. It may
--- get again what it had seen out of the order of sequences, and what others of its lanes had come past. Returns how many cursors
--- were moved. All segments are rewritten, and publishers wait meanwhile. Has to be called in a transaction of its own.
+-- Makes the cursors of a database that was restored into another server work there. Each group gets the messages that it had not
+-- seen. It may get messages again that it had seen out of the order of sequences, or that its other lanes had passed. Returns the
+-- number of moved cursors. All segments are rewritten, and publishers wait meanwhile. Has to be called in a transaction of its own.
 --
--- The database keeps its identity (see event_id), since it goes on instead of the one that was dumped. With as_copy it gets a new
--- identity: for a copy that runs while the original goes on.
+-- The database keeps its identity (see event_id), since it replaces the one that was dumped. With as_copy it gets a new identity:
+-- for a copy that runs while the original goes on.
 --
--- Writes: segment, receipt, cursor, lane, stretch, joining, log_partition, partition_topic, topic_count, storage_count, subscription, scope, queued,
--- cluster; see note_action.
+-- Writes: segment, receipt, cursor, lane, stretch, joining, log_partition, partition_topic, topic_count, storage_count,
+-- subscription, scope, queued, cluster; see note_action.
 -- Locks: segment, cursor and lane, in exclusive mode.
 create or replace function postbus.rebase(as_copy boolean default false) returns bigint
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp as $$
 declare
-    _storage record;
-    _lane    record;
-    _part    record;
-    _position   postbus.log_position;
-    _last    bigint;
-    _count   bigint := 0;
-    _source  uuid := postbus.source();
+    _storage  record;
+    _lane     record;
+    _part     record;
+    _position postbus.log_position;
+    _last     bigint;
+    _count    bigint := 0;
+    _source   uuid := postbus.source();
 begin
     lock table postbus.segment, postbus.cursor, postbus.lane in exclusive mode;
     perform postbus.check_fresh();
@@ -30,7 +30,7 @@ begin
          cross join lateral (select max(l.epoch) as epoch from postbus.log_partition l where l.storage_id = s.id) as last
           left join postbus.storage_count counter on counter.storage_id = s.id
     loop
-        if pg_sequence_last_value(_storage.sequence) > _storage.epoch then      -- a dump has sequences as they are, not as they were
+        if pg_sequence_last_value(_storage.sequence) > _storage.epoch then      -- a dump has newer values of sequences than of rows
             perform setval(_storage.sequence, _storage.epoch);
         end if;
         _position.sequence := postbus.last_sequence(_storage.id);
@@ -53,8 +53,8 @@ begin
                reached = case when not (st.reached is null)
                               then postbus.rebased(st.reached, _storage.id, st.topic_id, st.lane, _last, _position, true) end
          where st.topic_id in (select t.id from postbus.topic t where t.storage_id = _storage.id);
-        -- A history has nothing to do with what lies beyond its end, but its cursor does not tell any more what that is: so what it had
-        -- worked through ends before that, and it goes on in another stretch.
+        -- A history does not read messages beyond its end, but its new cursor does not tell any more which these are: so its
+        -- stretch ends before them, and it goes on in another stretch.
         with history as (
             select c.subscription_id, c.lane, c.number, c.cursor, before.cursor as was
               from postbus.current_cursor c
@@ -106,14 +106,14 @@ begin
     delete from postbus.partition_topic;
     insert into postbus.partition_topic (storage_id, epoch, topic_id, messages, first_at)
     select g.storage_id, g.sequence >> 43, g.topic_id, sum(g.count), min(g.published_at) from postbus.segment g group by 1, 2, 3;
-    -- Queues are claimed in the order of transactions: those of the other server would wait behind all that is published here.
+    -- Queues are claimed in the order of transactions: messages of the other server would wait behind all that are published here.
     update postbus.queued q set txid = pg_current_xact_id() where q.txid > pg_current_xact_id();
     update postbus.lane l set holder = null, token = gen_random_uuid(), held_since = null;
-    -- Seen now: nobody could send heartbeats here before.
+    -- Seen now: no process could send heartbeats here before.
     update postbus.subscription s
        set subscribed = row((s.subscribed).sequence, '2', '3:3:')::postbus.log_position, started = null,
            seen_at = clock_timestamp(), state_changed_at = clock_timestamp();
-    update postbus.scope c set snapshot = '4:4:';       -- which shows all that there is
+    update postbus.scope c set snapshot = '4:4:';       -- which shows all segments
     update postbus.cluster c
        set identifier = null, table_oid = 'postbus.cluster'::regclass, noted_at = clock_timestamp(),
            source = case when as_copy then gen_random_uuid() else c.source end;

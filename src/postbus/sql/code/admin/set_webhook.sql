@@ -1,4 +1,4 @@
--- Changes a webhook: what is null stays as it is.
+-- Changes a webhook: fields that are null stay as they are.
 --
 -- Writes: webhook; see note_change.  Locks: its row.
 create or replace function postbus.set_webhook(

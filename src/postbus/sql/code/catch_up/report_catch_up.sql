@@ -1,5 +1,5 @@
--- Says how fast a process lets a catch-up go, and how long its statements take. The token of one of its lanes proves that the
--- caller works for it.
+-- Notes the rate that a process allows a catch-up, and how long its statements take. The token of one of its lanes proves that the
+-- caller consumes for it.
 --
 -- Writes: catch_up.
 create or replace function postbus.report_catch_up(token uuid, allowed_rate double precision, p95 interval) returns void

@@ -1,4 +1,4 @@
--- Resumes a catch-up that was cancelled where it stopped, with what is still there. Returns its subscription.
+-- Resumes a cancelled catch-up from its position, with the messages that are still retained. Returns its subscription.
 --
 -- Writes: see set_catch_up.
 create or replace function postbus.resume_catch_up(topic text, group_name text) returns bigint

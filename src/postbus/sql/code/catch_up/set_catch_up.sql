@@ -1,5 +1,5 @@
--- Cancels the catch-up of a group, or resumes one that was cancelled where it stopped, with what is still there. The group itself
--- goes on meanwhile, and processes finish what they have in hand. Returns the catch-up's subscription.
+-- Cancels the catch-up of a group, or resumes a cancelled one from its position, with the messages that are still retained. The
+-- group itself goes on meanwhile, and processes finish the messages they have in hand. Returns the catch-up's subscription.
 --
 -- Writes: subscription, catch_up, stretch, joining; see note_action.  Locks: the subscription's row.
 create or replace function postbus.set_catch_up(topic text, group_name text, is_wanted boolean) returns bigint
@@ -12,11 +12,11 @@ begin
     select c.* into _found
       from postbus.subscription s join postbus.catch_up c on c.subscription_id = s.id
      where s.catch_up_of = _group.id and c.status <> 'COMPLETED'
-       and exists (select from postbus.lane l where l.subscription_id = c.subscription_id)      -- one that a seek ended has no position any more
+       and exists (select from postbus.lane l where l.subscription_id = c.subscription_id)      -- not a catch-up that a seek ended
      order by c.started_at desc limit 1 for update of c;
     if _found.subscription_id is null then
         perform postbus.refuse('PB433', format('group %L of topic %L is not catching up', group_name, topic),
-            format('see what it has before it: postbus groups show %s %s', topic, group_name));
+            format('see its lag: postbus groups show %s %s', topic, group_name));
     end if;
     if is_wanted <> (_found.status = 'IN_PROGRESS') then
         if is_wanted then

@@ -1,6 +1,6 @@
 -- Defers messages that a group has read from the log, so that its cursor can pass them: to be retried ('retry'), parked behind
--- another message of their key ('park'), tried at once because the attempt was none ('release'), tried alone ('suspect'), or given
--- up ('dead'). The lane's token proves the caller's right. The caller says which messages they are, by ids and sequences; their
+-- another message of their key ('park'), tried at once because the attempt does not count ('release'), tried alone ('suspect'), or
+-- given up ('dead'). The lane's token proves the caller's right. The caller names the messages, by ids and sequences; their
 -- contents are read from the log.
 --
 -- Returns for each message 'retried', 'parked', 'released', 'suspected' or 'dead'; or 'gone' if the group has already passed it or
@@ -23,15 +23,15 @@ language plpgsql security definer
 set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan as $$
 declare
-    _now     timestamptz := clock_timestamp();
-    _topic   postbus.topic;
-    _most    integer;
-    _stretch bigint;
-    _told    text[];
-    _parked  text[];        -- keys
-    _dead    bigint[];
-    _positions  bigint[];      -- the sequences of these, ...
-    _reasons text[];        -- ... and what is told of them
+    _now       timestamptz := clock_timestamp();
+    _topic     postbus.topic;
+    _most      integer;
+    _stretch   bigint;
+    _results   text[];
+    _parked    text[];        -- keys
+    _dead      bigint[];
+    _sequences bigint[];      -- of the dead ones, ...
+    _reasons   text[];        -- ... and their errors, or else the reasons
 begin
     perform from postbus.lane l
       where l.subscription_id = defer.subscription_id and l.lane = defer.lane and l.token = defer.token for share;
@@ -58,7 +58,7 @@ begin
                g.published_at, g.key, g.correlation_id, g.content_type, g.headers, g.payload, _stretch
           from given g where g.kind not in ('dead', 'gone')
         on conflict on constraint deferred_pkey do nothing
-    ), buried as (
+    ), given_up as (
         insert into postbus.dead_letter (id, subscription_id, topic_id, died_at, reason, last_error, published_at, attempts, priority, key,
                                          correlation_id, content_type, headers, payload, stretch)
         select g.id, postbus.group_of(defer.subscription_id), _topic.id, _now, coalesce(g.reason, 'gave up after 1 attempt'), g.error,
@@ -71,17 +71,17 @@ begin
            array_agg(distinct g.key) filter (where g.kind = 'park'), array_agg(g.id order by g.n) filter (where g.kind = 'dead'),
            array_agg(g.sequence order by g.n) filter (where g.kind = 'dead'),
            array_agg(coalesce(g.error, g.reason) order by g.n) filter (where g.kind = 'dead')
-      into _told, _parked, _dead, _positions, _reasons
+      into _results, _parked, _dead, _sequences, _reasons
       from given g;
     if _dead is not null then
-        perform postbus.note_settled_ahead(subscription_id, lane, _dead, _positions);
-        perform postbus.keep_receipt(_topic, subscription_id, lane, _dead, _positions, array_fill('DEAD'::text, array[cardinality(_dead)]),
+        perform postbus.note_settled_ahead(subscription_id, lane, _dead, _sequences);
+        perform postbus.keep_receipt(_topic, subscription_id, lane, _dead, _sequences, array_fill('DEAD'::text, array[cardinality(_dead)]),
                                      array_fill(1, array[cardinality(_dead)]), _reasons, null, array_fill(_stretch, array[cardinality(_dead)]),
                                      _now);
     end if;
-    -- What they were to wait behind may have ended since.
+    -- The messages that they were to wait behind may have ended since.
     if _parked is not null then
         perform postbus.unpark_next(subscription_id, lane, _parked, _now);
     end if;
-    return coalesce(_told, array[]::text[]);
+    return coalesce(_results, array[]::text[]);
 end $$;

@@ -1,5 +1,5 @@
 -- The messages of lanes that their holder must not handle when it reads them from the log: deferred messages and, if asked for,
--- settled ones (is_done). The log still brings those that are `ahead`.
+-- settled ones (is_done). The holder will still read those that are `ahead`.
 create or replace function postbus.deferred_of(tokens uuid[], with_settled boolean default true)
 returns table (subscription_id bigint, lane integer, id bigint, key text, is_done boolean, ahead boolean)
 language plpgsql stable security definer
@@ -9,14 +9,14 @@ set enable_seqscan = off
 set enable_hashjoin = off
 set enable_mergejoin = off as $$
 declare
-    _position record;
+    _lane record;
 begin
     return query
     select r.subscription_id, r.lane, r.id, r.key, false, postbus.is_ahead(r.subscription_id, r.lane, r.id, r.sequence)
       from postbus.lane l join postbus.deferred r on r.subscription_id = l.subscription_id and r.lane = l.lane
      where l.token = any (tokens);
-    -- Lane by lane, so that each look goes to one storage.
-    for _position in
+    -- Lane by lane, so that each query reads one storage.
+    for _lane in
         select l.subscription_id, l.lane, t.id as topic_id, t.storage_id, c.cursor
           from postbus.lane l
           join postbus.subscription s on s.id = l.subscription_id
@@ -29,10 +29,10 @@ begin
         select a.subscription_id, a.lane, postbus.first_id(a.sequence) + one.index, null::text, true, true
           from postbus.settled_ahead a
           join postbus.segment s
-            on s.storage_id = _position.storage_id and s.topic_id = _position.topic_id and s.sequence = a.sequence and s.lane = a.lane
+            on s.storage_id = _lane.storage_id and s.topic_id = _lane.topic_id and s.sequence = a.sequence and s.lane = a.lane
          cross join lateral unnest(a.indexes) as run
-         cross join lateral generate_series(greatest(lower(run), s.count - postbus.unseen_in_segment(_position.cursor, s.sequence, s.txid, s.count,
+         cross join lateral generate_series(greatest(lower(run), s.count - postbus.unseen_in_segment(_lane.cursor, s.sequence, s.txid, s.count,
                                                                                           s.published_at)), upper(run) - 1) as one (index)
-         where a.subscription_id = _position.subscription_id and a.lane = _position.lane;
+         where a.subscription_id = _lane.subscription_id and a.lane = _lane.lane;
     end loop;
 end $$;

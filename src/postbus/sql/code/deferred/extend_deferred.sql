@@ -5,11 +5,11 @@ create or replace function postbus.extend_deferred(tokens uuid[], ids bigint[]) 
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp as $$
 begin
-    with held as (
+    with owned as (
         select l.subscription_id, l.lane, (postbus.subscribed_topic(l.subscription_id)).lease
           from postbus.lane l where l.token = any (extend_deferred.tokens) for share
     )
-    update postbus.deferred r set due_at = clock_timestamp() + held.lease
-      from held
-     where r.subscription_id = held.subscription_id and r.lane = held.lane and r.id = any (ids) and r.alone is not null and r.token is null;
+    update postbus.deferred r set due_at = clock_timestamp() + owned.lease
+      from owned
+     where r.subscription_id = owned.subscription_id and r.lane = owned.lane and r.id = any (ids) and r.alone is not null and r.token is null;
 end $$;

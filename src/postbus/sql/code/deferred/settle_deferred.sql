@@ -17,13 +17,13 @@ create or replace function postbus.settle_deferred(
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp as $$
 declare
-    _now   timestamptz := clock_timestamp();
-    _topic postbus.topic := postbus.subscribed_topic(subscription_id);
-    _most  integer := least(max_attempts, _topic.max_attempts);
-    _id    bigint;
-    _one   postbus.deferred;
-    _ended text[] := array[]::text[];
-    _told  text[] := array[]::text[];
+    _now     timestamptz := clock_timestamp();
+    _topic   postbus.topic := postbus.subscribed_topic(subscription_id);
+    _most    integer := least(max_attempts, _topic.max_attempts);
+    _id      bigint;
+    _one     postbus.deferred;
+    _ended   text[] := array[]::text[];
+    _results text[] := array[]::text[];
 begin
     if delay < interval '0' or delay > interval '1000 years' then
         perform postbus.check_delay(delay);
@@ -42,22 +42,22 @@ begin
         select * into _one from postbus.deferred r
          where r.subscription_id = settle_deferred.subscription_id and r.lane = settle_deferred.lane and r.id = _id for update;
         if _one.id is null then
-            _told := _told || 'lost'::text;
+            _results := _results || 'lost'::text;
         elsif outcome = 'release' then
             update postbus.deferred r set due_at = _now, attempts = greatest(r.attempts - 1, 0), alone = null
              where r.subscription_id = _one.subscription_id and r.lane = _one.lane and r.id = _id;
-            _told := _told || 'released'::text;
+            _results := _results || 'released'::text;
         elsif outcome = 'retry' and _one.attempts < _most then
             update postbus.deferred r
                set due_at = _now + coalesce(settle_deferred.delay, postbus.backoff(_topic, _one.attempts)), last_error = left(error, 4000),
                    alone = null, suspected = false, outlasted = null
              where r.subscription_id = _one.subscription_id and r.lane = _one.lane and r.id = _id;
-            _told := _told || 'retried'::text;
+            _results := _results || 'retried'::text;
         else
             delete from postbus.deferred r
              where r.subscription_id = _one.subscription_id and r.lane = _one.lane and r.id = _id;
             if outcome = 'done' then
-                _told := _told || 'done'::text;
+                _results := _results || 'done'::text;
             else
                 insert into postbus.dead_letter (id, subscription_id, topic_id, died_at, reason, last_error, published_at, attempts,
                                                  priority, key, correlation_id, content_type, headers, payload, stretch)
@@ -67,7 +67,7 @@ begin
                         _one.published_at, _one.attempts, 4, _one.key, _one.correlation_id, _one.content_type, _one.headers, _one.payload,
                         _one.stretch)
                 on conflict do nothing;
-                _told := _told || 'dead'::text;
+                _results := _results || 'dead'::text;
             end if;
             perform postbus.note_settled_ahead(subscription_id, lane, array[_id], array[_one.sequence]);
             perform postbus.keep_receipt(_topic, subscription_id, lane, array[_id], array[_one.sequence],
@@ -77,5 +77,5 @@ begin
         end if;
     end loop;
     perform postbus.unpark_next(subscription_id, lane, _ended, _now);
-    return _told;
+    return _results;
 end $$;

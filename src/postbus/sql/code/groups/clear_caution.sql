@@ -1,4 +1,4 @@
--- Ends the caution in a lane: its holder has come past the sequence up to which a message might have killed the holders before it.
+-- Ends careful mode in a lane: its holder is past the sequence up to which a message may have ended former holders.
 --
 -- Writes: lane.
 create or replace function postbus.clear_caution(token uuid) returns void

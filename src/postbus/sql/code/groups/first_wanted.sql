@@ -1,5 +1,5 @@
--- The id from which on a group wants messages: where subscribe or seek has last set it, or where a catch-up began that left older
--- ones out. Null: all. Messages of transactions that were open just then may have lower ids.
+-- The id from which on a group wants messages: the start that subscribe or seek has set last, or that of a catch-up that left older
+-- messages out. Null: it wants all. Messages of transactions that were open just then may have lower ids.
 create or replace function postbus.first_wanted(subscription_id bigint) returns bigint
 language plpgsql stable security definer
 set search_path = pg_catalog, pg_temp as $$
@@ -18,7 +18,7 @@ begin
                            where s.catch_up_of = _found.id and u.skipped > 0) as part
           join postbus.ledger l on l.subscription_id = part.id and l.moved in ('start', 'seek', 'skip')
          order by l.at desc, l.number desc limit 1);
-    if (_cursor.seen).sequence is null then         -- forgotten by now, as without receipts: then where it began
+    if (_cursor.seen).sequence is null then         -- removed by now, as without receipts: then the group's start
         _cursor.seen := case _found.start when 'FROM_NOW' then _found.subscribed end;
         _cursor.since_id := _found.start_id;
         _cursor.since_at := _found.start_at;

@@ -1,6 +1,6 @@
--- How many messages a group has before it, and when the oldest of them was published. Cheap: the sweep counts what is published,
--- cursors count what the group is done with, and one message per lane is looked up. Messages in the pull buffer that were never
--- popped are counted one by one: they are few.
+-- How many messages are ahead of a group, and when the oldest of them was published. Cheap: the sweep counts published messages,
+-- cursors count those that the group is done with, and one message per lane is looked up. Messages in the pull buffer that were
+-- never popped are counted one by one: they are few.
 create or replace function postbus.group_lag(subscription_id bigint, out messages bigint, out oldest_at timestamptz)
 language plpgsql stable security definer
 set search_path = pg_catalog, pg_temp as $$

@@ -1,15 +1,15 @@
--- Shares out the lanes of groups among the processes that work for them: each gets as many as any other, give or take one. Returns
--- what the caller has to do: 'take' a lane, which is its own from now on; 'give_up' a lane, by release_lanes when it is done with
--- it; 'stop' working for a subscription that is not ACTIVE any more, with the state; and forget lanes that are 'lost'. The history
--- of a group that is not among the given subscriptions comes as 'catch_up': then number is the group's own subscription, and
--- cursor the options.
+-- Shares out the lanes of groups among the processes that consume for them: each gets as many as any other, give or take one.
+-- Returns what the caller has to do: 'take' a lane, which is its own from now on; 'give_up' a lane, by release_lanes when it is
+-- done with it; 'stop' consuming for a subscription that is not ACTIVE any more, with the state; and forget lanes that are 'lost'.
+-- The history of a group that is not among the given subscriptions is returned as 'catch_up': then number is the group's own
+-- subscription, and cursor the options.
 --
--- A lane is free if it has no holder, or if its holder was not seen for the topic's lease. Whoever takes it from such a holder
--- inserts a row into the ledger, so that what the former holder still sends is refused. A lane in which the former holder is just
--- about to settle something is left for the next call.
+-- A lane is free if it has no holder, or if its holder was not seen for the topic's lease. A process that takes it from such a
+-- holder inserts a row into the ledger, so that later settlements of the former holder are refused. A lane in which the former
+-- holder is just settling is left for the next call.
 --
--- The caller has sent a heartbeat before, and gives the same secret: nobody takes lanes in the name of another process. If the
--- clock was set forward since, it has to send another heartbeat first, or it would take its own lanes from itself. A call that
+-- The caller has sent a heartbeat before, and gives the same secret: no process takes lanes in the name of another. If the clock
+-- was set forward since, the caller has to send another heartbeat first, or it would take its own lanes from itself. A call that
 -- changes nothing writes nothing.
 --
 -- Writes: lane, cursor, group_worker.  Locks: lane rows (skip locked).
@@ -51,9 +51,9 @@ begin
       from unnest(subscription_ids) as wanted (id) left join postbus.subscription s on s.id = wanted.id
      where s.state is distinct from 'ACTIVE';
     return query
-    select null::bigint, 'lost', null::text, null::integer, held.token, null::bigint, null::text, null::integer, null::bigint
-      from unnest(tokens) as held (token)
-     where not exists (select from postbus.lane l where l.token = held.token);
+    select null::bigint, 'lost', null::text, null::integer, given.token, null::bigint, null::text, null::integer, null::bigint
+      from unnest(tokens) as given (token)
+     where not exists (select from postbus.lane l where l.token = given.token);
 
     return query
     select s.id, 'catch_up', s.state, null::integer, null::uuid, s.catch_up_of, s.catch_up::text, null::integer, null::bigint
@@ -100,7 +100,7 @@ begin
              order by l.lane limit _group.fair - _group.held
                for update of l skip locked
         loop
-            -- Looked at again, now that it is locked: somebody else may have taken it just before.
+            -- Checked again, now that the lane is locked: another process may have taken it just before.
             continue when exists (select from postbus.lane l join postbus.worker w on w.name = l.holder
                                    where l.subscription_id = _group.id and l.lane = _lane.lane and w.seen_at >= _now - _group.lease);
             lane := _lane.lane;

@@ -1,5 +1,5 @@
--- Ends a process's work for groups: its lanes are free. With is_stop, this is an orderly stop of those groups for which no other
--- living process works. The process gives the secret of its heartbeats.
+-- Ends the consuming of a process for groups: its lanes are free. With is_stop, this is a planned stop of those groups for which no
+-- other living process consumes. The process gives the secret of its heartbeats.
 --
 -- Two processes that leave together wait for each other: the later one finds that it is the last.
 --

@@ -1,4 +1,4 @@
--- Gives lanes back: what was done in them is settled, and another process may go on at once.
+-- Gives lanes back: the caller has settled its messages in them, and another process may go on at once.
 --
 -- Writes: lane.
 create or replace function postbus.release_lanes(tokens uuid[]) returns void

@@ -1,8 +1,8 @@
--- Removes a group, in steps; called again until it returns that the group is removed. First the group is paused, so that processes
--- finish and settle what they have in hand. Once they hold none of its lanes any more, or were not seen for the lease, the group
--- goes with all that belongs to it: what is left of earlier subscriptions, and its scopes of this topic. `held` is how many lanes
--- are waited for. With force they are not: what processes have in hand is still handled, but not settled. A lane in which a
--- transaction is just settling is waited for for two seconds.
+-- Removes a group, in steps: call it again until it returns that the group is removed. The first call pauses the group, so that
+-- processes finish and settle the messages they have in hand. Once they hold none of its lanes any more, or were not seen for the
+-- lease, a call removes the group with all that belongs to it: the rest of earlier subscriptions, and its scopes of this topic.
+-- `held` is the number of lanes that are still held. With force the group is removed nevertheless: processes still handle the
+-- messages they have in hand, but cannot settle them. If a transaction is just settling in a lane, the call waits for two seconds.
 --
 -- Writes: subscription and all that belongs to it, scope; see note_action.  Locks: the group's subscription rows, lane rows.
 create or replace function postbus.remove_group(
@@ -24,8 +24,8 @@ begin
     _ids := array(select s.id from postbus.subscription s where s.topic_id = _topic.id and s.group_name = remove_group.group_name
                    order by s.id for update);
     if _ids = '{}' then
-        perform postbus.refuse('PB406', format('group %L has no subscription to topic %L', group_name, topic), 
-            'list those that are: postbus groups list ' || topic);
+        perform postbus.refuse('PB406', format('group %L has no subscription to topic %L', group_name, topic),
+            'list the groups of the topic: postbus groups list ' || topic);
     end if;
     update postbus.subscription s set state = 'PAUSED', state_changed_at = _now where s.id = any (_ids) and s.state = 'ACTIVE';
     if found then
@@ -37,7 +37,7 @@ begin
     if removed then
         _had := jsonb_build_object('dead_letters', (select count(*) from postbus.dead_letter d
                                                      where d.topic_id = _topic.id and d.subscription_id = any (_ids)),
-                                   'retrying', (select count(*) from postbus.deferred r where r.subscription_id = any (_ids)));
+                                   'deferred', (select count(*) from postbus.deferred r where r.subscription_id = any (_ids)));
         begin
             perform postbus.forget_subscriptions(_ids);
             delete from postbus.scope c where c.group_name = remove_group.group_name and c.topic = remove_group.topic;

@@ -1,8 +1,9 @@
--- Moves the position of a group, as subscribe would have set it. Processes that work for it lose its lanes and start again from
--- there. Messages that wait for a retry, and those of their keys behind them, stay; a catch-up ends for good. Returns how many
--- messages the group then has before it. With dry_run nothing changes. Has to be called in a transaction of its own.
+-- Moves a group to a position, given as for subscribe. Processes that consume for it lose its lanes and start again from there.
+-- Messages that wait for a retry, and those parked behind them, stay; a catch-up ends for good. Returns how many messages are then
+-- ahead of the group. With dry_run nothing changes. Has to be called in a transaction of its own.
 --
--- Writes: cursor, lane, stretch, joining, receipt, deferred, settled_ahead, catch_up; see note_action.  Locks: the subscription's row, lane rows.
+-- Writes: cursor, lane, stretch, joining, receipt, deferred, settled_ahead, catch_up; see note_action.  Locks: the subscription's
+-- row, lane rows.
 create or replace function postbus.seek(
     topic      text,
     group_name text,
@@ -14,18 +15,19 @@ create or replace function postbus.seek(
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp as $$
 declare
-    _topic   postbus.topic := postbus.topic_options(topic);
-    _position   postbus.log_position;
-    _cursor  postbus.log_cursor;
-    _found   postbus.subscription;
-    _history bigint;
-    _waiting tid[];
-    _before  jsonb;
-    _count   bigint;
+    _topic    postbus.topic := postbus.topic_options(topic);
+    _position postbus.log_position;
+    _cursor   postbus.log_cursor;
+    _found    postbus.subscription;
+    _history  bigint;
+    _waiting  tid[];
+    _before   jsonb;
+    _count    bigint;
 begin
     if _topic.storage_id is null then
         perform postbus.refuse('PB432', format('topic %L is a QUEUE', topic),
-            'only groups of PUB_SUB topics can be moved; make it one: postbus topics migrate ' || topic || ' --to PUB_SUB --group ' || group_name);
+            format('only groups of PUB_SUB topics can be moved; make the topic PUB_SUB: postbus topics migrate %s --to PUB_SUB --group %s',
+                   topic, group_name));
     end if;
     _position := postbus.take_position(_topic.storage_id);
     _cursor := postbus.start_cursor(_topic, start, start_at, start_id, _position);
@@ -49,9 +51,9 @@ begin
              where r.ctid = any (_waiting);
             perform postbus.end_subscription(_history, 'CANCELLED');
         end loop;
-        perform postbus.move_ahead_to_receipts(_topic, _found.id);      -- who goes back wants them again
+        perform postbus.move_ahead_to_receipts(_topic, _found.id);      -- a group that goes back wants these again
         perform postbus.move_cursors(_found.id, _cursor, 'seek');
-        -- What is in the pull buffer only waits there to be popped: the log brings what is wanted of it.
+        -- Messages in the pull buffer only wait to be popped: the group reads the wanted ones from the log again.
         perform postbus.clear_buffer(_found.id);
         perform postbus.move_deferred_to_stretch(_topic, _found.id);
         perform postbus.set_passed_before(_found.id, _topic, _cursor, _position);

@@ -1,11 +1,11 @@
 -- Registers a group on a topic, once. A group that is registered keeps its position, and its state unless it is DEAD. Has to be
 -- called in a transaction of its own.
 --
--- What the group has before it when it starts, or comes back from the dead, is worked through within the bounds of catch_up: see
+-- Messages ahead of the group when it starts, or returns after it was DEAD, are worked through within the limits of catch_up: see
 -- catch_up_options and bound_catch_up.
 --
--- FROM_NOW: every message whose transaction commits after this has returned, including transactions that are open already.
--- FROM_BEGINNING: all that is retained. FROM_TIMESTAMP, FROM_MESSAGE_ID: from start_at or start_id on.
+-- FROM_NOW: every message whose transaction commits after this call has returned, including transactions that are open already.
+-- FROM_BEGINNING: all retained messages. FROM_TIMESTAMP, FROM_MESSAGE_ID: from start_at or start_id on.
 --
 -- The audit log has an entry if a caller who may manage groups registers a new group, brings one back, or changes one.
 --
@@ -30,10 +30,10 @@ create or replace function postbus.subscribe(
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp as $$
 declare
-    _topic  postbus.topic := postbus.topic_options(topic);
-    _position  postbus.log_position;
-    _new    postbus.subscription;
-    _before jsonb;
+    _topic    postbus.topic := postbus.topic_options(topic);
+    _position postbus.log_position;
+    _new      postbus.subscription;
+    _before   jsonb;
 begin
     perform postbus.check_group(group_name, on_failure, catch_up);
     perform postbus.check_is_log(_topic, topic, group_name);

@@ -1,9 +1,9 @@
--- Gives a group imported messages that it does not find in the log before it, with the attempts that they had. They are due now,
--- one after the other if they have a key. Messages that were tried as often as the topic allows become dead letters of the group.
--- Returns how many these are.
+-- Gives a group imported messages that are not ahead of it in the log, with the attempts that they had. They are due now, one after
+-- the other if they have a key. Messages that were tried as often as the topic allows become dead letters of the group. Returns the
+-- number of these dead letters.
 --
 -- Writes: deferred, dead_letter, receipt; see note_action.
--- Locks: the group's lane rows, so that a message which ends just now does not leave one parked.
+-- Locks: the group's lane rows, so that a message which ends just now does not leave another one parked.
 create or replace function postbus.import_deferred(
     source          text,
     topic           text,
@@ -27,7 +27,7 @@ declare
     _group bigint := (postbus.existing_subscription(topic, group_name)).id;
     _epoch bigint := postbus.epoch(_topic.storage_id);
     _dead  integer[];
-    _ids   bigint[];        -- of these
+    _ids   bigint[];        -- those of the dead ones
     _line  record;
 begin
     if not postbus.is_content_type(content_type) then
@@ -63,6 +63,6 @@ begin
         perform postbus.unpark_next(_group, _line.lane, _line.keys, clock_timestamp());
     end loop;
     perform pg_notify('postbus', _topic.id::text);
-    perform postbus.note_action('import.retrying', topic, group_name, source, cardinality(source_ids));
+    perform postbus.note_action('import.deferred', topic, group_name, source, cardinality(source_ids));
     return cardinality(_dead);
 end $$;

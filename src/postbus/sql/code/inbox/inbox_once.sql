@@ -23,8 +23,8 @@ begin
     if found then
         return true;
     end if;
-    -- A record past its window counts as none. One that the sweep, or inbox_forget, removes just now was there a moment ago:
-    -- the answer is the one that it would have been then. Nothing is locked where nothing has expired.
+    -- A record past its window does not count. A record that the sweep, or inbox_forget, removes just now was there a moment ago:
+    -- the answer is that of a moment ago. Nothing is locked unless a record has expired.
     update postbus.inbox i
        set done_at = _now, expires_at = _now + keep
      where i.consumer = inbox_once.consumer and i.message_id = inbox_once.message_id and i.expires_at <= _now;

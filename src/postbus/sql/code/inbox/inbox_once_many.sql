@@ -12,12 +12,12 @@ language plpgsql security definer
 set search_path = pg_catalog, pg_temp as $$
 declare
     _first boolean[] := array_fill(false, array[coalesce(cardinality(message_ids), 0)]);
-    _position bigint;
+    _n     bigint;
 begin
-    for _position in
-        select one.position from unnest(message_ids) with ordinality as one (id, position) order by one.id collate "C", one.position
+    for _n in
+        select one.n from unnest(message_ids) with ordinality as one (id, n) order by one.id collate "C", one.n
     loop
-        _first[_position] := postbus.inbox_once(consumer, message_ids[_position], keep);
+        _first[_n] := postbus.inbox_once(consumer, message_ids[_n], keep);
     end loop;
     return _first;
 end $$;

@@ -1,4 +1,4 @@
--- Says that a relay has reached its sink again, or has ended. It gives the same secret as note_sink_away.
+-- Notes that a relay has reached its sink again, or has ended. It gives the same secret as note_sink_away.
 --
 -- Writes: sink_away.
 create or replace function postbus.forget_sink_away(topic text, group_name text, process text, secret uuid default null) returns void

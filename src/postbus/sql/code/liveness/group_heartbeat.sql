@@ -1,7 +1,7 @@
--- Says that groups have a process that works for them, in one statement for all of them. Counters of members are added up;
--- negative ones do not count. A DEAD group comes back: the result says what it missed, see bring_back.
+-- Notes that groups have a process that consumes for them, in one statement for all of them. Counters of members are added up;
+-- negative ones are refused. A DEAD group comes back: the result says how many messages it missed, see bring_back.
 --
--- A group whose row somebody has locked is left for the next time, so that it does not hold up the heartbeats of others.
+-- A group whose row another session has locked is left for the next call, so that it does not delay the heartbeats of others.
 --
 -- Writes: subscription, member, group_tally.  Locks: subscription rows (skip locked), in the order of their ids.
 create or replace function postbus.group_heartbeat(
@@ -25,7 +25,7 @@ begin
                            as one (name, processed, failed, filtered, in_flight, handling_seconds)
                 where (one.processed between 0 and 1e12 and one.failed between 0 and 1e12 and one.filtered between 0 and 1e12
                        and one.in_flight between 0 and 1e12 and one.handling_seconds between 0 and 1e12) is not true) then
-        perform postbus.refuse('PB402', 'a counter of a member is negative, too large or no number', 'count from 0 on');
+        perform postbus.refuse('PB402', 'a counter of a member is negative, too large or no number', 'give numbers from 0 on');
     end if;
     perform postbus.check_label(one.name) from unnest(members) as one (name);
     if _dead <> '{}' then
@@ -40,7 +40,7 @@ begin
       from unnest(member_of, members, group_heartbeat.processed, group_heartbeat.failed, group_heartbeat.filtered, group_heartbeat.in_flight,
                   group_heartbeat.handling_seconds)
            as one (subscription_id, name, processed, failed, filtered, in_flight, handling_seconds)
-     where exists (select from postbus.subscription s where s.id = one.subscription_id)      -- not of one that was removed meanwhile
+     where exists (select from postbus.subscription s where s.id = one.subscription_id)      -- not of a group that was removed meanwhile
      order by one.subscription_id, one.name
     on conflict on constraint member_pkey do update
        set processed = known.processed + excluded.processed, failed = known.failed + excluded.failed,

@@ -1,10 +1,10 @@
--- From when on a group of a topic counts as being in trouble. The most specific row of health_limit decides about each value: that
+-- The limits beyond which a group of a topic is in trouble. The most specific row of health_limit decides about each value: that
 -- of topic and group, of the group, of the topic, of all; then the defaults: half of the calls, and 24 hours.
 --
---   failed_share     the share of calls in the last five minutes that failed, if that is five calls or more
---   lag              messages before the group
---   lag_seconds      the age of the oldest message before it
---   stopped_seconds  how long nobody has to work for it after an orderly stop
+--   failed_share     the share of calls in the last five minutes that failed, if these are five calls or more
+--   lag              messages ahead of the group
+--   lag_seconds      the age of the oldest message ahead of it
+--   stopped_seconds  how long the group may be without a process after a planned stop
 create or replace function postbus.health_limits(
     topic      text default '',
     group_name text default '',

@@ -1,5 +1,5 @@
--- Says that a process is alive, and which topics it consumes. With its first heartbeat a process may give a secret, a random
--- number. From then on only callers that give the secret can speak for it.
+-- Notes that a process is alive, and which topics it consumes. With its first heartbeat a process may give a secret, a random
+-- number. From then on only callers that give the secret can call in its name.
 --
 -- Writes: worker.
 create or replace function postbus.heartbeat(name text, host text, pid integer, topics text[], secret uuid default null) returns void

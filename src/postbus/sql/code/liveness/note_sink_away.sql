@@ -1,4 +1,4 @@
--- Says that a relay of a topic, in this process, cannot reach its sink; repeated while that is so. group_name is null for a QUEUE.
+-- Notes that a relay of a topic, in this process, cannot reach its sink; repeated while that is so. group_name is null for a QUEUE.
 -- A row that was written with a secret is changed with that secret only.
 --
 -- Writes: sink_away.

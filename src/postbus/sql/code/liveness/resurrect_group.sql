@@ -1,5 +1,5 @@
--- Brings a DEAD group back: it goes on where it stood, within the bounds of its catch-up. Returns no row if the group is not DEAD.
--- Has to be called in a transaction of its own.
+-- Brings a DEAD group back: it goes on from its position, within the limits of its catch-up. Returns no row if the group is not
+-- DEAD. Has to be called in a transaction of its own.
 --
 -- Writes: see resurrect.
 create or replace function postbus.resurrect_group(topic text, group_name text) returns table (missed bigint, skipped bigint)

@@ -1,12 +1,12 @@
--- Says that a group lives, for pulling consumers that neither pop, settle nor extend a lease for a while: in the topic, or in all
--- topics of the namespace, of the task, or with names that fit the pattern, that the group is subscribed to. Where it is DEAD it
--- comes back. Has to be called in a transaction of its own.
+-- Notes that a group lives, for pulling consumers that neither pop, settle nor extend a lease for a while: in the topic, or in all
+-- topics of the namespace, of the task, or with names that fit the pattern, that the group is subscribed to. In topics where it is
+-- DEAD, it comes back. Has to be called in a transaction of its own.
 --
 -- Returns a row for each topic: its name, the group's state in it now, and, if the group was DEAD, how many messages it missed,
--- and how many of these it will not get.
+-- and how many of these it skips.
 --
--- stopped_by makes this the last sign of life of a consumer with that name. Unless another process works for the group, it is
--- stopped from now on, until somebody pops, settles or extends a lease again. A DEAD group stays DEAD.
+-- stopped_by makes this the last sign of life of a consumer with that name. Unless another process consumes for the group, this is
+-- a planned stop of the group, until a consumer pops, settles or extends a lease again. A DEAD group stays DEAD.
 --
 -- Writes: see note_life and note_stop.  Locks: see note_life; for a stop, subscription rows in the order of their ids.
 create or replace function postbus.send_heartbeat(
@@ -30,7 +30,7 @@ begin
                    else postbus.as_scope(group_name, topic, null, null, null, null) end;
     _ids := array(select f.subscription_id from postbus.topics_in_scope(_scope) as f where f.subscription_id is not null);
     if topic is not null and _ids = '{}' then
-        perform postbus.existing_subscription(topic, group_name);       -- says what is wrong
+        perform postbus.existing_subscription(topic, group_name);       -- raises the error
     end if;
     if stopped_by is not null then
         perform from postbus.subscription s where s.id = any (_ids) order by s.id for no key update;

@@ -1,14 +1,14 @@
--- Sets from when on groups count as being in trouble: all groups, those of a topic, a group on all topics, or a group on one
--- topic. Options that are left out stay as they are. 'off': never; null: as the less specific limits say. See health_limits.
+-- Sets the limits beyond which groups are in trouble: all groups, those of a topic, a group on all topics, or a group on one topic.
+-- Options that are left out stay as they are. 'off': no limit; null: the next less specific limit. See health_limits.
 --
 -- Writes: health_limit; see note_change.  Locks: its row.
 create or replace function postbus.set_health_limits(options jsonb, topic text default null, group_name text default null) returns void
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp as $$
 declare
-    _limit postbus.health_limit;
-    _one   record;
-    _value double precision;
+    _limit  postbus.health_limit;
+    _one    record;
+    _value  double precision;
     _before jsonb;
 begin
     if jsonb_typeof(options) is distinct from 'object' then

@@ -1,4 +1,4 @@
--- Says that a process has stopped. It gives the secret of its heartbeats.
+-- Notes that a process has stopped. The caller gives the secret of its heartbeats.
 --
 -- Writes: worker.
 create or replace function postbus.sign_off(name text, secret uuid default null) returns void

@@ -1,10 +1,10 @@
 -- Moves the cursors of lanes, of any groups, in one statement. `tokens` prove that the caller holds the lanes. `numbers` are those
--- of the ledger rows that the caller last inserted, or got with the lane: the next number follows. A cursor with a done sequence
--- gets that of the last message that the group is done with. `passed` counts the messages that the group is done with since its
--- last row.
+-- of the ledger rows that the caller last inserted, or got with the lane: the new rows get the next numbers. done_sequences and
+-- done_indexes, where they are not null, name the last message of the step that the group is done with. `passed` counts the
+-- messages that the group is done with since its last row.
 --
--- Returns the indexes in the arrays of lanes that are lost: somebody else has them, and nothing was changed. Refuses cursors that
--- go back, or to a position that is still to come: see may_follow. For most cursors a short look shows that they do not.
+-- Returns the indexes in the arrays of lanes that are lost: another process has them, and nothing was changed. Refuses cursors that
+-- go back, or to a position in the future: see may_follow. For most cursors a short check suffices.
 --
 -- Writes: cursor; see advance_checked. Waits for a transaction that has appended the same number and is still open.
 create or replace function postbus.advance(
@@ -45,7 +45,7 @@ begin
           join postbus.lane l on l.subscription_id = g.subscription_id and l.lane = g.lane and l.token = g.token
           join postbus.cursor before
             on before.subscription_id = g.subscription_id and before.lane = g.lane and before.number = g.number
-         -- What follows says, of those that need no closer look.
+         -- The rules of may_follow, for cursors that need no full check.
          where ((g.cursor).seen).sequence >= 0
            and ((g.cursor).seen).txid <= pg_current_xact_id()
            and pg_snapshot_xmax(((g.cursor).seen).snapshot)

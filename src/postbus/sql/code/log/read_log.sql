@@ -1,15 +1,15 @@
 -- Reads what a cursor has not seen, in the order of sequences: segments of some lanes of a topic, up to about max_count messages
 -- and max_bytes of payload, but always one segment. Changes nothing: cursors move by `advance`.
 --
--- The last row is not a segment. It has next_cursor, the cursor to go on with; during_cursor, which becomes the cursor of any
--- message of these segments by its done sequence and done_index; `more`; and read_target, the position up to which was read. A
--- read that finds nothing takes no transaction id, unless it had to step over many segments of others: then next_cursor spares the
--- next read the way.
+-- The last row is not a segment. It has next_cursor, the cursor to go on with; during_cursor, which becomes the cursor after any
+-- message of these segments when its done sequence and done_index are set; `more`; and read_target, the position up to which was
+-- read. A read that finds nothing takes no transaction id, unless it had to step over many segments of other topics or lanes: then
+-- a read from next_cursor begins after these.
 --
 -- `target`, if given, is a position that was taken later than the cursor: groups that read up to the same target stand at the same
--- position afterwards. A cursor with an end ignores it, and finds nothing once it has come to its end.
+-- position afterwards. A cursor with an end ignores the target, and finds nothing once it has come to its end.
 --
--- With in_lines, payloads that were published as lines come as one value: see publish_lines.
+-- With in_lines, payloads that were published as lines are returned as one value: see publish_lines.
 create or replace function postbus.read_log(
     topic     text,
     lanes     integer[],
@@ -37,9 +37,10 @@ declare
     _last     bigint;
     _stopped  boolean := false;
 begin
-    -- Most often a group has seen all up to a moment ago, nothing is late, and there is one partition to look at. That is done here,
-    -- in few expressions, for each of them costs time once per transaction. The sequence comes before the snapshot: see log_position;
-    -- the epoch after it: else the snapshot might show what is in a new partition. A new storage has none, and is read by read_partitions.
+    -- Most often a group has seen all up to a moment ago, nothing is late, and there is one partition to read. That case is handled
+    -- here, in few expressions, since each costs time once per transaction. The sequence is taken before the snapshot: see
+    -- log_position; the epoch after it: otherwise the snapshot might show segments of a new partition. A new storage has no epoch
+    -- yet, and is read by read_partitions.
     select t.id, t.storage_id, t.storage into _topic from postbus.topic t where t.id = postbus.topic_id(topic) and t.name = topic;
     _sequence := case when _topic.storage = 'shared' and pg_current_xact_id_if_assigned() is null
                            and num_nonnulls(target, _cursor.target, _cursor.until, _cursor.done_sequence) = 0
@@ -72,7 +73,7 @@ begin
     loop
         _stopped := _count > 0 and (_count >= max_count or _bytes >= max_bytes);
         exit when _stopped;
-        -- As it is: assigned to variables, arrays would be taken apart and put together again.
+        -- The row as it is: assigned to variables, arrays would be taken apart and put together again.
         return next _segment;
         _last := _segment.sequence;
         _count := _count + _segment.count;

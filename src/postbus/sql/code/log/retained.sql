@@ -1,5 +1,6 @@
--- Messages of a topic that are still there, done or not, in the order of the log; of a QUEUE, finished ones, in the order of their
--- ids. Within a time, of one event type, or of one aggregate, as their headers say; after a position.
+-- The retained messages of a PUB_SUB topic, done or not, in the order of the log; the finished messages of a QUEUE, in the order of
+-- their ids. Filters are a time, an event type and an aggregate, as the headers say. Begins after a sequence and an index in its
+-- segment.
 create or replace function postbus.retained(
     topic          text,
     since          timestamptz default null,

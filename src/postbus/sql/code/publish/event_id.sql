@@ -2,7 +2,7 @@
 --
 -- A message that came from elsewhere has it in its header event-id. Otherwise it is a UUID (version 8), a hash of where and when
 -- the message was published. The time is part of it because a server that loses its last commits, or is restored to an earlier
--- state, hands out the same ids again. The same as Python's Message.event_id.
+-- state, hands out the same ids again. Python's Message.event_id computes the same.
 create or replace function postbus.event_id(
     topic        text,
     id           bigint,

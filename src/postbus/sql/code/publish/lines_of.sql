@@ -1,4 +1,4 @@
--- Splits lines, the first `count` of them. If there are fewer, the rest is empty.
+-- The first `count` lines of a payload. If it has fewer, the rest are empty.
 --
 -- Works on escaped text, in which each byte stands for itself or is written in ASCII, whatever the encoding of the database is.
 create or replace function postbus.lines_of(lines bytea, count integer) returns bytea[]

@@ -26,7 +26,7 @@ declare
     _number bigint;
     _id     bigint;
     _is_new boolean;
-    _told   text;
+    _woken  text;
 begin
     -- Most messages have no options: this is the hottest path there is, and each expression costs time once per transaction.
     select t.id, t.storage_id, t.lanes, t.ordered, t.notify into _plain
@@ -38,7 +38,7 @@ begin
        and (publish.content_type is null or postbus.is_content_type(publish.content_type))
        and case when publish.key is null then not (t.ordered or t.named_lanes) else length(publish.key) <= 500 end;
     if found then
-        _told := postbus.wake_on_commit(_plain.id, _plain.notify);
+        _woken := postbus.wake_on_commit(_plain.id, _plain.notify);
         if _plain.storage_id is not null then
             return 1024 * postbus.append_segment(
                 _plain.storage_id, _plain.id, _plain.lanes, postbus.lane_of(key, _plain.lanes), _now,
@@ -53,7 +53,7 @@ begin
     end if;
     _topic := postbus.topic_options(topic);
     perform postbus.check_message(_topic, length(payload), key, headers, priority, delay, deliver_at, dedup_key, correlation_id, content_type);
-    _told := postbus.wake_on_commit(_topic.id, _topic.notify);
+    _woken := postbus.wake_on_commit(_topic.id, _topic.notify);
     if _topic.storage_id is not null then
         if _topic.block_writes_on_zero_subscriptions then
             perform postbus.check_subscribed(_topic);

@@ -1,9 +1,7 @@
 -- Publishes many messages without options, each a line of `lines`, and returns their ids in order. For JSON, which has no line
--- breaks if its encoder adds none. `count` says how many lines there are. Without it they are counted, except for empty ones at
--- the end.
+-- breaks if its encoder adds none. `count` is the number of lines. Without it they are counted, except for empty lines at the end.
 --
--- One value is quicker to send than an array. A log keeps it as it is: nobody has to split it, neither here nor before it is
--- decoded.
+-- One value is quicker to send than an array. A log stores the lines as they are: nothing splits them before they are decoded.
 --
 -- Writes: see append_segment and publish_many.
 create or replace function postbus.publish_lines(
@@ -23,7 +21,7 @@ declare
     _number bigint;
 begin
     if lines is null or _count < 0 then
-        perform postbus.refuse('PB402', 'lines is null, or count is negative', 'give the lines, and how many of them there are');
+        perform postbus.refuse('PB402', 'lines is null, or count is negative', 'give the lines and their number');
     elsif not postbus.is_content_type(_type) then
         perform postbus.refuse_content_type(_type);
     end if;

@@ -1,7 +1,6 @@
 -- Publishes many messages to one topic in the caller's transaction, and returns their ids in order.
 --
--- The arrays other than payloads are null, or as long as payloads. A null element means what leaving out the parameter means in
--- publish.
+-- The arrays other than payloads are null, or as long as payloads. A null element stands for the default of publish.
 --
 -- Writes: queued and delayed; dedup; topic_seen.  Locks: none, but see reserve_dedup.
 create or replace function postbus.publish_many(
@@ -21,7 +20,7 @@ language plpgsql security definer
 set search_path = pg_catalog, pg_temp as $$
 declare
     _topic   postbus.topic := postbus.topic_options(topic);
-    _id      bigint := _topic.id;           -- of the topic; a field of a record is slow to get at, row by row
+    _id      bigint := _topic.id;           -- of the topic; a field of a record is slow to read for each row
     _ordered boolean := _topic.ordered;
     _count   integer := coalesce(cardinality(payloads), 0);
     _now     timestamptz := clock_timestamp();
@@ -39,10 +38,10 @@ begin
             cardinality(deliver_ats), cardinality(dedup_keys), cardinality(correlation_ids), cardinality(content_types)]) as given (length)
          where given.length <> _count
     ) then
-        perform postbus.refuse('PB402', 'the arrays are not as long as payloads', 'give one element per payload, or null');
+        perform postbus.refuse('PB402', 'an array has another length than payloads', 'give one element per payload, or null instead of the array');
     end if;
 
-    if dedup_keys is not null then      -- one by one: each may be a duplicate of the one before
+    if dedup_keys is not null then      -- one by one: each message may be a duplicate of the one before
         select array_agg(postbus.publish(
                    topic, one.payload, one.key, one.headers, coalesce(one.priority, 4), one.delay, one.deliver_at,
                    one.dedup_key, one.correlation_id, coalesce(one.content_type, publish_many.content_type)) order by one.n)
@@ -52,8 +51,8 @@ begin
         return _ids;
     end if;
 
-    -- Only suspects are looked at one by one; often it is plain that there are none.
-    -- (unnest in the select list, unlike one in from, does not store its rows first.)
+    -- Only messages that may be invalid are checked one by one; often it is plain that there are none.
+    -- (unnest in the select list, unlike unnest in from, does not store its rows first.)
     if not _plain or pg_column_size(payloads) > _topic.max_payload_bytes or array_position(payloads, null) is not null
        or _topic.ordered or _topic.named_lanes
     then
@@ -78,7 +77,7 @@ begin
         return postbus.append_many(_topic, _now, _type, payloads, keys, headers, correlation_ids, content_types);
     end if;
     _ids := postbus.new_ids(_count);
-    if _plain then          -- as large batches are: each column that is not looked at counts
+    if _plain then          -- as in most large batches: each column that is not read saves time
         insert into postbus.queued (topic_id, id, published_at, priority, ordered, content_type, payload)
         select _id, one.id, _now, 4, _ordered, _type, one.payload
           from (select unnest(_ids) as id, unnest(payloads) as payload) as one;

@@ -1,6 +1,6 @@
 -- Wakes the consumers of topics. Called after the publishing transaction, by the process that published: a NOTIFY within the
 -- transaction would make all commits of the database wait for one another. Returns the topics that notify in the transaction
--- anyway, so that nobody has to wake their consumers.
+-- anyway: their consumers need no other wake-up.
 create or replace function postbus.wake(topic_ids bigint[]) returns bigint[]
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp as $$

@@ -1,8 +1,8 @@
 -- Leases up to max_count messages of a queue, or of a PUB_SUB topic for a group, to `member`. They are settled by ack, retry,
 -- dead_letter or release, with the token. With auto_ack they are settled at once: each is delivered at most once.
 --
--- At most 10,000 messages and 64 MiB, whatever is asked for. Returns a row for each lease, and a last one that tells how to go on:
--- see the type popped.
+-- Leases at most 10,000 messages and 64 MiB, whatever the caller asks for. Returns a row for each lease, and a last row for the
+-- next pop: see the type popped.
 --
 -- Writes: see claim and pop_group.
 create or replace function postbus.pop(
@@ -13,7 +13,7 @@ create or replace function postbus.pop(
     lease      interval default null,
     key        text default null,
     auto_ack   boolean default false,
-    scan_floor      text default null,
+    scan_floor text default null,
     max_bytes  bigint default 16777216
 ) returns setof postbus.popped
 language plpgsql security definer
@@ -31,7 +31,8 @@ begin
                                         least(max_bytes, 67108864), clock_timestamp());
         return;
     elsif key is not null then
-        perform postbus.refuse('PB402', 'a key is for groups', 'leave it out: messages of a queue are popped in their order');
+        perform postbus.refuse('PB402', 'key is given for a queue: only groups pop by key',
+            'leave key out: messages of a queue are popped in their order');
     end if;
     select * into _claimed from postbus.claim_as_of(topic, member, max_count, lease, scan_floor, max_bytes, clock_timestamp());
     if _claimed.token is not null then

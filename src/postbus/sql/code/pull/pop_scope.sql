@@ -1,8 +1,8 @@
 -- Leases up to max_count messages for a group from the topics of a namespace, of a task, or with names that fit a pattern: from
--- the topic in which something waits longest. See pop, and subscribe_scope, which has to be called first.
+-- the topic in which a message waits longest. See pop, and subscribe_scope, which has to be called first.
 --
--- The pop is a sign of life of the group in all of these topics. Where the group is DEAD, it comes back, for which the transaction
--- must not have written.
+-- The pop is a sign of life of the group in all of these topics. In topics where the group is DEAD, it comes back, for which the
+-- transaction must not have written.
 --
 -- Writes: scope_pop; see pop_group and note_life.
 create or replace function postbus.pop_scope(
@@ -79,7 +79,7 @@ begin
                     insert into postbus.scope_pop (scope_id, token) values (_scope.id, _row.token);     -- see scopes_in_hand
                 end if;
                 return next _row;
-                _end.more := true;      -- others may have something, too
+                _end.more := true;      -- other topics may have messages, too
             end if;
         end loop;
         exit when _end.more;

@@ -1,4 +1,4 @@
--- Finishes messages of a lease. Returns the ids of those that are lost.
+-- Finishes messages of a lease. Returns the ids of lost messages.
 --
 -- Writes and locks: see settle_leased.
 create or replace function postbus.ack(token uuid, ids bigint[]) returns bigint[]

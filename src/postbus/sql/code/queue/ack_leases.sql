@@ -10,14 +10,14 @@ set enable_bitmapscan = off
 set enable_hashjoin = off
 set enable_mergejoin = off as $$
 declare
-    _held uuid[];
-    _kept uuid[];
+    _found uuid[];
+    _kept  uuid[];
 begin
-    _held := array(select l.token from postbus.lease l where l.token = any (tokens) order by l.token for update);
+    _found := array(select l.token from postbus.lease l where l.token = any (tokens) order by l.token for update);
     _kept := array(select l.token from postbus.lease l
                      left join postbus.topic t on t.id = l.topic_id
-                    where l.token = any (_held) and (l.ordered or t.retention > interval '0'));
-    if cardinality(_kept) > 0 then      -- else the messages need not even be read
+                    where l.token = any (_found) and (l.ordered or t.retention > interval '0'));
+    if cardinality(_kept) > 0 then      -- otherwise the messages need not even be read
         perform postbus.keep_finished(part.topic_id, min(part.member), bool_or(part.ordered), array_agg(part.message order by part.token))
            from (select l.topic_id, l.token, l.member, l.ordered, message,        -- rows of 16 MiB, or one message: see append_many
                         sum(length(message.payload) + postbus.headers_size(message.headers))
@@ -27,8 +27,8 @@ begin
                   where l.token = any (_kept) and message.id = any (l.open_ids)) as part
           group by part.topic_id, part.n;
     end if;
-    delete from postbus.lease l where l.token = any (_held);
+    delete from postbus.lease l where l.token = any (_found);
     return array(select wanted.token from unnest(tokens) as wanted (token)
-                  where wanted.token <> all (_held)
+                  where wanted.token <> all (_found)
                     and not exists (select from postbus.settle_popped(wanted.token, null, 'done', null, null, null, null, clock_timestamp())));
 end $$;

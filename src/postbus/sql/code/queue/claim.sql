@@ -7,7 +7,7 @@ create or replace function postbus.claim(
     member        text,
     max_count     integer,
     lease         interval default null,
-    scan_floor         text default null,
+    scan_floor    text default null,
     max_bytes     bigint default 16777216,
     with_suspects boolean default true
 ) returns postbus.claimed

@@ -1,5 +1,4 @@
--- Gives messages of a lease up: they become dead letters at once.
--- Returns the ids of those that are lost.
+-- Gives up messages of a lease: they become dead letters at once. Returns the ids of lost messages.
 --
 -- Writes and locks: see settle_leased.
 create or replace function postbus.dead_letter(

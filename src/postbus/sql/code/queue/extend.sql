@@ -13,23 +13,23 @@ set enable_bitmapscan = off
 set enable_hashjoin = off
 set enable_mergejoin = off as $$
 declare
-    _now  timestamptz := clock_timestamp();
-    _held uuid[];
+    _now   timestamptz := clock_timestamp();
+    _found uuid[];
 begin
     if lease is null then
         perform postbus.refuse('PB402', 'the lease is null', 'give a lease longer than the work takes');
     elsif lease <= interval '0' or lease > interval '1000 years' then
         perform postbus.check_lease(lease);
     end if;
-    _held := array(select l.token from postbus.lease l where l.token = any (tokens) order by l.token for update);
-    update postbus.lease l set ends_at = _now + extend.lease where l.token = any (_held);
-    if cardinality(_held) < cardinality(tokens) then        -- those of groups, in the order of sequences, as all who settle
+    _found := array(select l.token from postbus.lease l where l.token = any (tokens) order by l.token for update);
+    update postbus.lease l set ends_at = _now + extend.lease where l.token = any (_found);
+    if cardinality(_found) < cardinality(tokens) then        -- leases of groups, in the order of sequences, as settlements lock them
         perform postbus.note_signs_of_life(tokens, _now, at_once => true);
         perform from postbus.deferred r where r.token = any (tokens) order by r.sequence, r.id for update;
         with extended as (
             update postbus.deferred r set due_at = _now + extend.lease where r.token = any (tokens) returning r.token
         )
-        select _held || coalesce(array_agg(distinct e.token), '{}') into _held from extended e;
+        select _found || coalesce(array_agg(distinct e.token), '{}') into _found from extended e;
     end if;
-    return array(select wanted.token from unnest(tokens) as wanted (token) where wanted.token <> all (_held));
+    return array(select wanted.token from unnest(tokens) as wanted (token) where wanted.token <> all (_found));
 end $$;

@@ -1,4 +1,4 @@
--- Says that a suspect takes long, and that its process now handles other messages beside it. If the process ends, no attempt is
+-- Notes that a suspect takes long, and that its process now handles other messages beside it. If the process ends, no attempt is
 -- charged. The next time, the suspect is tried alone for longer. The token is that of a queue's lease, or of a lane.
 --
 -- Writes: lease, or deferred.

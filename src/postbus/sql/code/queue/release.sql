@@ -1,5 +1,4 @@
--- Gives messages of a lease back untouched: the attempt does not count.
--- Returns the ids of those that are lost.
+-- Gives back messages of a lease: the attempt does not count. Returns the ids of lost messages.
 --
 -- Writes and locks: see settle_leased.
 create or replace function postbus.release(token uuid, ids bigint[]) returns bigint[]

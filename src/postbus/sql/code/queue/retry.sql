@@ -1,6 +1,5 @@
--- Gives messages of a lease back for another attempt, after `delay` or the topic's backoff. Those
--- that have had max_attempts (or the topic's) become dead letters.
--- Says of each id what became of it: 'retried', 'dead' or 'lost'.
+-- Gives back messages of a lease for another attempt, after `delay` or the topic's backoff. Messages that have had max_attempts (or
+-- the topic's) become dead letters. Returns what became of each message: 'retried', 'dead' or 'lost'.
 --
 -- In an ordered topic the message stays the head of its key, so the key waits for it.
 --

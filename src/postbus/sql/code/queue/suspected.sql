@@ -1,4 +1,4 @@
--- Those of the given topics, which are queues, that have suspects to be tried: see claim_suspects.
+-- The queues, of those that are given, that have suspects to be tried: see claim_suspects.
 create or replace function postbus.suspected(topics text[]) returns text[]
 language sql stable security definer
 set search_path = pg_catalog, pg_temp

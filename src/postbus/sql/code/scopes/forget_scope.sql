@@ -1,5 +1,5 @@
--- Forgets a group's record of a scope: no further topics join by it, and a later subscription is recorded anew. Existing
--- subscriptions stay where they are; with `cancel` they are CANCELLED. Returns how many there are in the scope.
+-- Forgets a group's record of a scope: the group joins no further topics by it, and a later subscription is recorded anew. Existing
+-- subscriptions stay; with `cancel` they are CANCELLED. Returns the number of subscriptions in the scope.
 --
 -- Writes: scope; see change_group_state and note_action.
 create or replace function postbus.forget_scope(

@@ -1,4 +1,4 @@
--- The topics in a scope to which a group is subscribed and ACTIVE. Nothing is recorded, and nobody joins: see subscribe_scope.
+-- The topics in a scope to which a group is subscribed and ACTIVE. Records nothing and joins nothing: see subscribe_scope.
 create or replace function postbus.group_topics(
     group_name text,
     topic      text default null,

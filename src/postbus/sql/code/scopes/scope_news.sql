@@ -1,6 +1,6 @@
--- What has come into scopes of groups, one for each index of the arrays, that the caller does not know: topics with the group's
--- subscription, or without one if it has none yet, in which case subscribe_scope has to be called. CANCELLED subscriptions are
--- left out. Only reads, for all scopes of a process, since it is asked again and again.
+-- The topics in scopes of groups, one scope for each index of the arrays, that the caller does not know: with the group's
+-- subscription, or without one if the group has not joined yet, in which case subscribe_scope has to be called. CANCELLED
+-- subscriptions are left out. Only reads, for all scopes of a process, since it is called again and again.
 create or replace function postbus.scope_news(
     group_names text[],
     topics      text[],
@@ -28,6 +28,6 @@ set search_path = pg_catalog, pg_temp as $$
      cross join lateral postbus.topics_in_scope(own) as f
       join postbus.topic t on t.id = f.topic_id
      where not exists (select from unnest(known) as k (id) where k.id = f.subscription_id)
-       and (f.subscription_id is not null or own.id is not null)       -- who is forgotten does not join
+       and (f.subscription_id is not null or own.id is not null)       -- a forgotten scope joins nothing
      order by one.n, f.topic_name
 $$;

@@ -1,9 +1,10 @@
 -- Publishes the partitions of a new log storage to all sessions: see published_epoch. This takes two transactions: one adds the
 -- standby partition, which makes all sessions look up the storages again; the next lets them use what they know. Returns whether
--- there is more to do at once. The sweep does it, too.
+-- there is more to do at once. The sweep calls it, too.
 --
--- A session that is just looking up the storages would not look again. It has the table locked and is active, so such sessions are
--- waited for, for a moment, or left for later. A look takes less than a millisecond: after seconds nobody is still at it.
+-- A session that is just looking up the storages would not look again. It has the table locked and is active, so the function waits
+-- for such sessions for a moment, and otherwise leaves the rest for later. Looking up takes less than a millisecond: after seconds
+-- no session is still doing it.
 --
 -- Writes: see add_standby.  Locks: an advisory lock for the transaction, if it is free.
 create or replace function postbus.publish_partitions(storage_id integer) returns boolean
@@ -13,11 +14,11 @@ declare
     _now      timestamptz := clock_timestamp();
     _storage  postbus.log_storage;
     _sequence regclass := to_regclass(format('postbus.%I', format('log_epoch_%s', storage_id)));
-    _standby    regclass;
-    _looking  text[];
+    _standby  regclass;
+    _looking  text[];         -- transactions that may be looking up the storages
 begin
     if _sequence is null or pg_sequence_last_value(_sequence) is not null
-       or not pg_try_advisory_xact_lock(hashtext('postbus.log_storage'))            -- topics are being created, or somebody else does this
+       or not pg_try_advisory_xact_lock(hashtext('postbus.log_storage'))            -- topics are being created, or another session does this
        or pg_sequence_last_value(_sequence) is not null then                    -- or has just done it
         return false;
     end if;
@@ -28,9 +29,9 @@ begin
     _standby := to_regclass(format('postbus.%I', postbus.partition_name(storage_id, 2)));
     if _standby is not null then
         if exists (select from pg_locks l where l.pid = pg_backend_pid() and l.relation = _standby and l.mode = 'AccessExclusiveLock') then
-            return true;                    -- this transaction has added it, and has told nobody yet
+            return true;                    -- this transaction has added it, and has not told other sessions yet
         end if;
-        perform setval(_sequence, 1);       -- whoever had the lock before has told everybody, before he let go of it
+        perform setval(_sequence, 1);       -- the session that had the lock told all others before it gave the lock up
         return false;
     end if;
     select * into _storage from postbus.log_storage s where s.id = storage_id;

@@ -1,4 +1,4 @@
--- The log storages, for those who sweep them.
+-- The log storages, for processes that sweep them.
 create or replace function postbus.storages() returns setof integer
 language sql stable security definer
 set search_path = pg_catalog, pg_temp as $$

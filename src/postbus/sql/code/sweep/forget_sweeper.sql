@@ -1,4 +1,4 @@
--- Says that a process no longer sweeps. It gives the same secret as note_sweeper.
+-- Notes that a process no longer sweeps. The caller gives the same secret as to note_sweeper.
 --
 -- Writes: sweeper.
 create or replace function postbus.forget_sweeper(name text, secret uuid default null) returns void

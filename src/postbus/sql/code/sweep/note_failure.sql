@@ -1,4 +1,4 @@
--- Notes that a job has failed, in a transaction of its own, since the job's was rolled back. Ignores jobs that do not exist.
+-- Notes that a job has failed, in a transaction of its own, since the job's was rolled back. Refuses jobs that do not exist.
 --
 -- Writes: sweep_job.
 create or replace function postbus.note_failure(job text, storage_id integer, error text) returns void

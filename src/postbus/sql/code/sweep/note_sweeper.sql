@@ -1,4 +1,4 @@
--- Says that a process sweeps and consumes nothing. Processes that consume call `heartbeat`, which explains the secret.
+-- Notes that a process sweeps and consumes nothing. Processes that consume call `heartbeat`, which explains the secret.
 --
 -- Writes: sweeper.
 create or replace function postbus.note_sweeper(name text, host text, pid integer, secret uuid default null) returns void

@@ -1,11 +1,11 @@
 -- Sets how sweeping is done, for all processes: a preset and options. Options that are left out stay as they are.
 --
---   interval                how often finished messages, and partitions that nobody needs, are looked for
+--   interval                how often sweeps search for finished messages, and partitions that no group needs
 --   batch_size              rows that are removed at a time
---   detection_interval      how often groups without heartbeats are looked for, at least five times per heartbeat_timeout
+--   detection_interval      how often sweeps search for groups without heartbeats; at least five times per heartbeat_timeout
 --   heartbeat_timeout       how long without a heartbeat makes a group DEAD: the default of new topics
 --   subscription_retention  how long DEAD and CANCELLED subscriptions are kept
---   audit_retention         how long entries of the audit log are kept, at least 30 days, so that nobody can remove what was just noted; no
+--   audit_retention         how long entries of the audit log are kept: at least 30 days, so that nobody can remove new entries; no
 --                           preset changes it
 --
 -- Writes: sweep_setting, topic (the defaults); see note_change.
@@ -41,12 +41,12 @@ begin
      order by 1 limit 1;
     if _wrong is not null then
         perform postbus.refuse('PB402', format('sweeping has no option %L, or it is null', _wrong),
-            'it has preset, interval, batch_size, detection_interval, heartbeat_timeout, subscription_retention and audit_retention');
+            'its options are preset, interval, batch_size, detection_interval, heartbeat_timeout, subscription_retention and audit_retention');
     end if;
     begin
         _setting := jsonb_populate_record((select s from postbus.sweep_setting s), _values - 'heartbeat_timeout');
     exception when data_exception then
-        perform postbus.refuse('PB402', 'bad option of sweeping: ' || sqlerrm, 'durations look like 30s, 5 minutes or 30 days');
+        perform postbus.refuse('PB402', 'bad option of sweeping: ' || sqlerrm, 'write durations like 30s, 5 minutes or 30 days');
     end;
     _wrong := case
         when _setting.interval not between interval '5 seconds' and interval '1 day' then 'interval goes from 5 seconds to 1 day'

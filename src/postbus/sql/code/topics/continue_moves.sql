@@ -1,9 +1,9 @@
 -- Continues moves of queues to PUB_SUB: lets groups begin whose queue is empty, and gives late messages to the heir. Any process
--- may call it at any time. Returns what is waited for, in all moves or that of one topic.
+-- may call it at any time. Returns what the moves are waiting for: all moves, or that of one topic.
 --
 -- A transaction that read the topic's row before the change committed may have published to the queue, or be about to. Each such
--- transaction has a lock on the table `topic` until it ends, so those that have one after the change are waited for. Only a
--- REPEATABLE READ transaction older than the change can come later; then its messages go to the heir.
+-- transaction has a lock on the table `topic` until it ends, so a move waits for the transactions that have one after the change.
+-- Only a REPEATABLE READ transaction older than the change can publish to the queue later; its messages go to the heir.
 --
 -- Writes: moving, subscription, busy_key; see hand_over.  Locks: moving rows (skip locked).
 create or replace function postbus.continue_moves(name text default null)
@@ -17,7 +17,7 @@ declare
     _at    timestamptz := clock_timestamp();
 begin
     if current_setting('transaction_isolation') not in ('read committed', 'read uncommitted') then
-        return;         -- its snapshot would not show what those have left who have ended
+        return;         -- its snapshot would not show what ended transactions have left
     end if;
     for _move in
         select * from postbus.moving m where continue_moves.name is null or m.topic_id = postbus.topic_id(continue_moves.name)
@@ -29,11 +29,11 @@ begin
                            where k.locktype = 'relation' and k.relation = 'postbus.topic'::regclass and k.granted
                              and k.database = (select d.oid from pg_database d where d.datname = current_database())
                              and k.pid is distinct from pg_backend_pid());
-            -- One that is prepared has another name than before, so all of those are waited for.
+            -- A prepared transaction has another name than before, so the move waits for all of them.
             _move.users := array(select u from unnest(_now) as u where u = any (coalesce(_move.users, _now)) or u like '-1/%');
             update postbus.moving m set users = _move.users where m.topic_id = _move.topic_id and m.users is distinct from _move.users;
         end if;
-        -- In statements of their own, after that look: who has ended is seen here.
+        -- In statements of their own, after the query of the locks: these see what ended transactions have left.
         select l.waiting, l.retrying, l.leased, l.scheduled into waiting, retrying, leased, scheduled
           from postbus.left_in_queue(_move.topic_id, _at) as l;
         if waiting + retrying > 0 and leased = 0 and (_move.ended_at is not null or (_move.hand_over and _move.users = '{}'))

@@ -1,5 +1,5 @@
--- Creates a topic with options, such as {"ordered": true, "lease": "1 minute"}. Subscribes the groups into whose scopes it comes.
--- Refuses a topic that exists, and a name that is in use if that would change the order of its messages.
+-- Creates a topic with options, such as {"ordered": true, "lease": "1 minute"}. Subscribes the groups whose scopes match it.
+-- Refuses a topic that exists. Refuses a name that is in use, if the options would change the order of its messages.
 --
 -- Writes: topic; see storage_for, join_scopes and note_action.
 create or replace function postbus.create_topic(name text, options jsonb default '{}') returns postbus.topic
@@ -28,7 +28,7 @@ begin
     exception when unique_violation then
         perform postbus.refuse('PB409', format('topic %L exists', name), 'change it: postbus topics set ' || name);
     end;
-    perform postbus.join_scopes(_topic, row(0, '2', '3:3:')::postbus.log_position);        -- nothing is there yet
+    perform postbus.join_scopes(_topic, row(0, '2', '3:3:')::postbus.log_position);        -- the log has none of its messages yet
     perform postbus.note_action('topic.create', name, after => postbus.differing(postbus.options_of(_topic), _defaults));
     return _topic;
 end $$;

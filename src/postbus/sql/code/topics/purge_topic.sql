@@ -1,5 +1,5 @@
--- Deletes the messages of a topic that wait to be claimed, now or later. Leased messages stay. Returns how many there are; with
--- dry_run it only counts.
+-- Deletes the messages of a topic that wait to be claimed, now or later. Leased messages stay. Returns the number of messages; with
+-- dry_run it only counts them.
 --
 -- Writes: queued, delayed, busy_key; see note_action.  Locks: the rows it deletes (skip locked), then busy_key rows.
 create or replace function postbus.purge_topic(name text, dry_run boolean default false) returns bigint
@@ -23,9 +23,9 @@ begin
         delete from postbus.delayed d using later where d.ctid = later.ctid returning d.id
     )
     select (select count(*) from gone_now) + (select count(*) from gone_later) into _count;
-    if _topic.ordered then      -- keys whose message in hand was among them
+    if _topic.ordered then      -- keys whose message in hand was deleted
         perform from postbus.busy_key b where b.topic_id = _topic.id order by b.key for update;
-        -- In a statement of its own: who held those locks may have leased the head meanwhile.
+        -- In a statement of its own: the session that held those locks may have leased the head meanwhile.
         perform postbus.pass_keys(_topic.id, array_agg(b.head_id), array_agg(b.key))
            from postbus.busy_key b
           where b.topic_id = _topic.id

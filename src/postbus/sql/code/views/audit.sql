@@ -1,5 +1,5 @@
--- The audit log: who did what, on what, and what it changed. Only callers that may look at tokens see what was done to tokens,
--- webhooks and grants, and from which addresses people came.
+-- The audit log: each action with its login, its object and its changes. Only callers that may read tokens see actions on tokens,
+-- webhooks and grants, and the addresses from which people act.
 create or replace view postbus.audit with (security_barrier) as
 select e.id, e.at, e.login, e.role, e.actor, e.program, case when reader.sees_all then e.address end as address,
        e.action, e.topic, e.group_name, e.target, e.affected, e.given, e.before, e.after

@@ -1,4 +1,4 @@
--- Deferred messages and dead letters of groups, of one message of the log. Groups have these even if the log has dropped the
+-- The copies of one message of the log that groups have as deferred messages and dead letters, even if the log has dropped the
 -- message. The columns from status on are those of delivery.
 create or replace function postbus.copies_of(topic text, id bigint) returns table (
     published_at    timestamptz,

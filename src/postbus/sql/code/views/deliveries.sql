@@ -1,5 +1,5 @@
--- What became of every message of the log at every group, one row each: see delivery_statuses and delivery. Takes time for all
--- messages of a topic, whatever is selected: deliveries_of tells of one message at once.
+-- The deliveries of every message of the log to every group, one row each: see delivery_statuses and delivery. Takes time for all
+-- messages of a topic, whatever is selected: use deliveries_of for one message.
 create or replace view postbus.deliveries as
 select t.name as topic, postbus.first_id(f.sequence) + message.index as id, s.published_at, s.keys[message.index + 1] as key,
        f.subscription_id, f.group_name, f.required, f.status,

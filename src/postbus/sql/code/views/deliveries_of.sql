@@ -1,4 +1,4 @@
--- What became of one message of the log at every group, including groups that have ended: see delivery_statuses and delivery.
+-- The deliveries of one message of the log to all groups, including groups that have ended: see delivery_statuses and delivery.
 create or replace function postbus.deliveries_of(topic text, id bigint) returns table (
     subscription_id bigint,
     group_name      text,

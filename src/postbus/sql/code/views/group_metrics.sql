@@ -1,5 +1,5 @@
--- What a group has done and how fast it is, in figures. handling_ms is how long a handler takes for a message, on average; rate is
--- that of the last minute, in messages per second, computed from the ledger: see current_cursor.
+-- The counters and the speed of a group. handling_ms is the average time that a handler takes for a message; rate is that of the
+-- last minute, in messages per second, computed from the ledger: see current_cursor.
 create or replace function postbus.group_metrics(
     topic                 text,
     group_name            text,
@@ -22,8 +22,8 @@ begin
     select g.* into _group from postbus.groups g
      where g.topic = group_metrics.topic and g.group_name = group_metrics.group_name and g.state <> 'CANCELLED';
     if _group.subscription_id is null then
-        perform postbus.refuse('PB406', format('group %L has no subscription to topic %L', group_name, topic), 
-            'list those that are: postbus groups list ' || topic);
+        perform postbus.refuse('PB406', format('group %L has no subscription to topic %L', group_name, topic),
+            'list the groups of the topic: postbus groups list ' || topic);
     end if;
     processed := _group.processed;
     failed := _group.failed;
@@ -34,7 +34,7 @@ begin
     oldest_pending_at := _group.oldest_pending_at;
     handling_ms := (select 1000 * sum(m.handling_seconds) / nullif(sum(m.processed + m.failed), 0)
                       from postbus.member m where m.subscription_id = _group.subscription_id);
-    -- Since a minute ago, or since the group began: then the first row of the ledger has nothing before it.
+    -- Since a minute ago, or since the group began: then there is no row before the first row of the ledger.
     rate := (select coalesce(sum(now.passed - coalesce(before.passed, 0)), 0)
                     / greatest(extract(epoch from clock_timestamp() - greatest(_since, _group.subscribed_at)), 1)
                from postbus.subscription part

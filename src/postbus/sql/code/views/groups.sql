@@ -1,12 +1,11 @@
--- Every subscription of a group to a topic, with what it has done and what is before it. lag is counted behind the publishers, and
--- so may be late by some seconds; lag_seconds is the age of the oldest message before the group. pending is all that is left to
--- do: before the group, in its history, and deferred.
+-- Every subscription of a group to a topic, with its progress and its lag. The sweep counts published messages, so lag may be some
+-- seconds late; lag_seconds is the age of the oldest message ahead of the group. pending is the number of all messages left to do:
+-- ahead of the group, in its history, and deferred.
 --
--- healthy says whether somebody should look after the group, and problem why: it is DEAD, near its heartbeat timeout (80 %), or
--- has made no progress for as long as that though messages wait; the sink that it relays to is away; or it fails, is behind, or
--- was stopped for longer than its health_limits allow. A group that was stopped in an orderly way is healthy until then. PAUSED is
--- healthy, unless the group has waited for longer than its timeout for the queue that its topic was. healthy is null for CANCELLED
--- groups.
+-- healthy is false if an operator should look after the group, and problem says why: it is DEAD, near its heartbeat timeout (80 %),
+-- or has made no progress for as long as that though messages wait; the sink that it relays to is away; or it fails, is behind, or
+-- was stopped for longer than its health_limits allow. After a planned stop a group is healthy until then. PAUSED is healthy,
+-- unless the group has waited for longer than its timeout for the queue that its topic was. healthy is null for CANCELLED groups.
 create or replace view postbus.groups as
 select t.name as topic, s.group_name, s.id as subscription_id, s.state, s.start, s.start_at, s.start_id, s.on_failure, s.subscribed_at,
        s.state_changed_at, s.seen_at, t.lanes, lanes.held as lanes_held, lanes.workers, progress.progressed_at,
@@ -52,7 +51,7 @@ select t.name as topic, s.group_name, s.id as subscription_id, s.state, s.start,
  cross join lateral postbus.health_limits(t.name, s.group_name) as limits
  cross join lateral (
     select case when s.waits_for_queue and s.state_changed_at < clock_timestamp() - t.heartbeat_timeout then
-                    array['waits', format('for %s s it has been waiting for what is left in the queue of its topic',
+                    array['waits', format('it has been waiting for %s s for the messages left in the queue of its topic',
                                           round(extract(epoch from clock_timestamp() - s.state_changed_at)))]
                 when extract(epoch from clock_timestamp() - stop.at) > limits.stopped_seconds then
                     array['stopped', format('stopped by %s %s ago, and nobody has worked for it since',
@@ -61,14 +60,14 @@ select t.name as topic, s.group_name, s.id as subscription_id, s.state, s.start,
                 when s.state = 'DEAD' then
                     array['dead', 'it is DEAD: nobody works for it, and messages are kept for dead_retention only']
                 when s.state = 'ACTIVE' and s.seen_at < clock_timestamp() - t.heartbeat_timeout then
-                    array['silent', format('beyond its heartbeat timeout: last heard of %s s ago, DEAD once a process looks',
+                    array['silent', format('beyond its heartbeat timeout: last heartbeat %s s ago, DEAD once a sweep has found that',
                                            round(extract(epoch from clock_timestamp() - s.seen_at)))]
                 when s.state = 'ACTIVE' and s.seen_at < clock_timestamp() - 0.8 * t.heartbeat_timeout then
-                    array['silent', format('near its heartbeat timeout: last heard of %s s ago, DEAD after %s s',
+                    array['silent', format('near its heartbeat timeout: last heartbeat %s s ago, DEAD after %s s',
                                            round(extract(epoch from clock_timestamp() - s.seen_at)),
                                            round(extract(epoch from t.heartbeat_timeout)))]
                 when away.since is not null then
-                    array['sink', format('its sink %s is away since %s: %s', away.sink, date_trunc('second', away.since), away.error)]
+                    array['sink', format('its sink %s has been away since %s: %s', away.sink, date_trunc('second', away.since), away.error)]
                 when s.state = 'ACTIVE' and calls.failed >= 5
                      and calls.failed >= limits.failed_share * (calls.handled + calls.failed) then
                     array['failing', format('%s of %s calls failed in the last 5 minutes', calls.failed, calls.handled + calls.failed)]

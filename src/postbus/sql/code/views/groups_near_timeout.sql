@@ -1,4 +1,4 @@
--- ACTIVE groups that were not heard of for a share of their heartbeat timeout: there is still time to look after them.
+-- ACTIVE groups without a heartbeat for a share of their heartbeat timeout: there is still time to look after them.
 create or replace function postbus.groups_near_timeout(share double precision default 0.8)
 returns table (topic text, group_name text, heartbeat_age interval, heartbeat_timeout interval)
 language sql stable security definer

@@ -1,4 +1,4 @@
--- What should never be: rows of groups that do not fit together, each with an explanation.
+-- Rows of groups that do not fit together, each with an explanation. There should never be any.
 create or replace function postbus.inconsistencies()
 returns table (kind text, topic text, group_name text, subscription_id bigint, explanation text)
 language sql stable security definer
@@ -27,7 +27,7 @@ set search_path = pg_catalog, pg_temp as $$
         union all
         select 'cursor', c.subscription_id, format('there are cursors of lane %s, and no such lane', c.lane)
           from postbus.cursor c
-          join known k on k.id = c.subscription_id and k.state <> 'CANCELLED'     -- when one ends, a step may come at the same moment
+          join known k on k.id = c.subscription_id and k.state <> 'CANCELLED'     -- when one ends, a cursor may be advanced at the same moment
          where not exists (select from postbus.lane l where l.subscription_id = c.subscription_id and l.lane = c.lane)
          group by c.subscription_id, c.lane
         union all

@@ -14,7 +14,7 @@ create or replace function postbus.log_page(
     after_id      bigint default 0,
     out id             bigint,
     out lane           integer,
-    out sequence     bigint,
+    out sequence       bigint,
     out index          integer,
     out published_at   timestamptz,
     out key            text,

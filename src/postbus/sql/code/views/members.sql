@@ -1,4 +1,4 @@
--- What each member of a group has done; handling_ms is how long its handler takes for a message, on average.
+-- The counters of each member of a group; handling_ms is the average time that its handler takes for a message.
 create or replace view postbus.members as
 select t.name as topic, s.group_name, m.name, m.processed, m.failed, m.filtered, m.in_flight, m.seen_at,
        1000 * m.handling_seconds / nullif(m.processed + m.failed, 0) as handling_ms

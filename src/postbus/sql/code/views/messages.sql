@@ -1,5 +1,5 @@
--- Every message that Postbus still has, one row each, with where it is. Filter by topic_id (postbus.topic_id(name)), which has
--- indexes; a filter by topic looks at the messages of all topics.
+-- Every message of a queue that Postbus still has, and every dead letter, one row each, with its state. Filter by topic_id
+-- (postbus.topic_id(name)), which has indexes; a filter by topic reads the messages of all topics.
 create or replace view postbus.messages as
 with one as (
     select topic_id, 'waiting' as state, id, published_at, attempts, priority, key,
@@ -9,7 +9,7 @@ with one as (
     union all
     select topic_id, 'parked', id, published_at, attempts, priority, key,
            correlation_id, content_type, headers, payload, null, null, null, 0
-      from postbus.queued where ordered and parked            -- each of both has an index
+      from postbus.queued where ordered and parked            -- each of the two conditions has an index
     union all
     select topic_id, case when attempts > 0 or trial is not null then 'retrying' else 'scheduled' end, id, published_at, attempts, priority, key,
            correlation_id, content_type, headers, payload, due_at, null, last_error, 0

@@ -1,4 +1,4 @@
--- The scopes that groups have subscribed to, and where the groups start in topics that come into them: see the table scope.
+-- The scopes that groups have subscribed to, and the start of the groups in topics that match later: see the table scope.
 create or replace view postbus.scopes as
 select c.group_name, c.topic, c.key, c.namespace, c.task, c.pattern, c.mode, c.start_at, c.recorded_at, c.on_failure, c.catch_up,
        joined.topics, c.start_id

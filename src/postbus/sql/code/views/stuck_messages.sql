@@ -1,6 +1,6 @@
 -- Topics that have messages which were published longer ago than older_than, and which a live group has not settled, though it was
--- subscribed all that time. Cheap: computed from the lag and the oldest message of each group. So `messages` is what the group
--- that is furthest behind has before it, younger ones included, and what it retries.
+-- subscribed all that time. Cheap: computed from the lag and the oldest message of each group. So `messages` counts all messages
+-- ahead of the group that is furthest behind, younger ones included, and its deferred messages.
 create or replace function postbus.stuck_messages(older_than interval default '1 hour')
 returns table (topic text, groups text[], messages bigint, oldest_at timestamptz)
 language sql stable security definer

@@ -1,4 +1,4 @@
--- What each job of sweeping has done, in all processes. Runs that found nothing to do are noted once per interval only. removed
+-- The runs of each job of sweeping, in all processes. Runs that found nothing to do are noted once per interval only. removed
 -- counts, for return_expired, returned messages; for sweep, finished rows, deduplication keys and inbox records; for sweep_log,
 -- rows of the ledger; for detect_dead, groups; for drop_partitions, messages; for subscriptions, subscriptions.
 create or replace view postbus.sweep_jobs as

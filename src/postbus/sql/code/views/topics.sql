@@ -1,5 +1,5 @@
--- Every topic that was created or used, with its options and what it holds. Columns that are not selected are not counted: a join
--- on true, of one row, is left out then.
+-- Every topic that was created or used, with its options and the numbers of its messages. Columns that are not selected are not
+-- counted: a join on true, of one row, is left out then.
 create or replace view postbus.topics as
 with known as (
     select t.*, true as configured from postbus.topic t where t.id <> 0

@@ -1,6 +1,5 @@
--- Topics that have messages for nobody: no group was ever required for them, or has settled them. They go when their retention is
--- over. Counts them, so it takes as long as there are segments, except in topics that keep nothing from before the start of a live
--- group.
+-- Topics that have messages which no group was ever required for, or has settled. These are removed when their retention is over.
+-- Counts them, which takes time for all segments, except in topics that keep nothing from before the start of a live group.
 create or replace function postbus.zero_subscription_messages() returns table (topic text, messages bigint, oldest_at timestamptz)
 language sql stable security definer
 set search_path = pg_catalog, pg_temp as $$
@@ -12,7 +11,7 @@ set search_path = pg_catalog, pg_temp as $$
                            from postbus.states_of_topic(t.id) as state
                            join postbus.segment s on s.storage_id = t.storage_id and s.topic_id = t.id and s.sequence = state.sequence
                           where not state.wanted
-                            -- A partition that was written to when it began, and the next one, may have messages of before.
+                            -- The partition that was current when the stretch began, and the next one, may have earlier messages.
                             and not exists (select from postbus.stretch st
                                              where st.topic_id = t.id and st.reached is null and st.died is null and (st.began).since_bound is null
                                              group by st.subscription_id

@@ -1,4 +1,4 @@
--- Gives a role what it needs in the schema postbus_topics for its grants, and nothing else there.
+-- Gives a role the privileges that its grants need in the schema postbus_topics, and no others there.
 --
 -- Writes: the privileges of the functions and views of postbus_topics.
 create or replace function postbus.apply_topic_grants(role text) returns void
@@ -24,7 +24,8 @@ begin
     if 'read' = any (_actions) then
         execute format('grant select on all tables in schema postbus_topics to %I', role);
     end if;
-    -- What views call, their reader calls. Without the schema postbus nobody can call it otherwise.
+    -- A reader of the views needs the right to call the functions that they call. Without the schema postbus it cannot call them
+    -- otherwise.
     for _one in
         select f.oid::regprocedure as signature from pg_proc f
          where f.pronamespace = 'postbus'::regnamespace

@@ -1,4 +1,4 @@
--- Finishes messages of a lease, which its random token proves: see postbus.ack.
+-- Finishes messages of a lease. The random token proves the lease. See postbus.ack.
 --
 -- Writes: see postbus.ack.
 create or replace function postbus_topics.ack(token uuid, ids bigint[]) returns bigint[]

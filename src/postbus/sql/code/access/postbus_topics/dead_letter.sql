@@ -1,4 +1,4 @@
--- Gives up messages of a lease, which its random token proves: see postbus.dead_letter.
+-- Gives up messages of a lease. The random token proves the lease. See postbus.dead_letter.
 --
 -- Writes: see postbus.dead_letter.
 create or replace function postbus_topics.dead_letter(token uuid, ids bigint[], reason text, error text default null) returns bigint[]

@@ -1,4 +1,4 @@
--- Prolongs leases, which their random tokens prove: see postbus.extend.
+-- Extends leases, which their random tokens prove: see postbus.extend.
 --
 -- Writes: see postbus.extend.
 create or replace function postbus_topics.extend(tokens uuid[], lease interval) returns uuid[]

@@ -1,4 +1,4 @@
--- What postbus.messages shows of the topics that the caller may read: see grant_topic. A barrier: no function in a condition of the
--- caller's sees rows of other topics.
+-- The rows of postbus.messages of the topics that the caller may read: see grant_topic. It is a security barrier, so functions in
+-- conditions of the caller see no rows of other topics.
 create or replace view postbus_topics.messages with (security_barrier) as
-select * from postbus.messages as one where one.topic = any (array(select * from postbus_topics.readable()));
+select * from postbus.messages as own where own.topic = any (array(select * from postbus_topics.readable()));

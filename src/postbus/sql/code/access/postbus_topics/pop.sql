@@ -9,7 +9,7 @@ create or replace function postbus_topics.pop(
     lease      interval default null,
     key        text default null,
     auto_ack   boolean default false,
-    scan_floor      text default null
+    scan_floor text default null
 ) returns setof postbus.popped
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp as $$

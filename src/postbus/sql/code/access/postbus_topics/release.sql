@@ -1,4 +1,4 @@
--- Gives back messages of a lease, which its random token proves: see postbus.release.
+-- Gives back messages of a lease. The random token proves the lease. See postbus.release.
 --
 -- Writes: see postbus.release.
 create or replace function postbus_topics.release(token uuid, ids bigint[]) returns bigint[]

@@ -1,4 +1,4 @@
--- Lets messages of a lease be tried again, which its random token proves: see postbus.retry.
+-- Gives back messages of a lease for another attempt. The random token proves the lease. See postbus.retry.
 --
 -- Writes: see postbus.retry.
 create or replace function postbus_topics.retry(

@@ -1,4 +1,4 @@
--- Tells that a group lives which pulls seldom, in a topic that the caller was granted: see postbus.send_heartbeat.
+-- Notes that a group lives, in a topic that the caller was granted: see postbus.send_heartbeat.
 --
 -- Writes: see postbus.send_heartbeat.
 create or replace function postbus_topics.send_heartbeat(topic text, group_name text) returns void

@@ -1,4 +1,4 @@
--- Subscribes a group to a topic that the caller was granted: see postbus.subscribe. One that is subscribed stays as it is.
+-- Subscribes a group to a topic that the caller was granted: see postbus.subscribe. A subscribed group stays as it is.
 --
 -- Writes: see postbus.subscribe.
 create or replace function postbus_topics.subscribe(

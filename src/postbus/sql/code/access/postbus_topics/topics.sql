@@ -1,4 +1,4 @@
--- What postbus.topics shows of the topics that the caller may read: see grant_topic. A barrier: no function in a condition of the
--- caller's sees rows of other topics.
+-- The rows of postbus.topics of the topics that the caller may read: see grant_topic. It is a security barrier, so functions in
+-- conditions of the caller see no rows of other topics.
 create or replace view postbus_topics.topics with (security_barrier) as
-select * from postbus.topics as one where one.name = any (array(select * from postbus_topics.readable()));
+select * from postbus.topics as own where own.name = any (array(select * from postbus_topics.readable()));

@@ -1,4 +1,4 @@
--- The position of a group, for the audit log: the ids that its lanes have come to.
+-- The position of a group, for the audit log: the lowest and the highest id that its lanes have reached.
 create or replace function postbus.group_position(subscription_id bigint) returns jsonb
 language sql stable as $$
     select jsonb_build_object('lowest_id', postbus.first_id(min(at.sequence)), 'highest_id', postbus.first_id(max(at.sequence)))

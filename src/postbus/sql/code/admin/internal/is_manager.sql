@@ -1,5 +1,5 @@
--- Whether the caller may manage groups. What consumers may do as well is noted in the audit log only for such callers, so that
--- nobody else can fill the log.
+-- Whether the caller may manage groups. Actions that consumers may take as well are noted in the audit log only for such callers,
+-- so that nobody else can fill the log.
 create or replace function postbus.is_manager() returns boolean
 language sql stable
 set search_path = pg_catalog, pg_temp as $$

@@ -1,8 +1,8 @@
--- Notes an action in the audit log, in the same transaction. Each function through which people act calls it when it has changed
--- something. No role may call it, so nobody can note what was not done.
+-- Notes an action in the audit log, in the same transaction. Each function by which operators act calls it when it has changed
+-- something. No role may call it, so nobody can note actions that were not taken.
 --
--- login and role are those of the session. A server, or a command line, that acts for somebody names that person in the
--- transaction's setting postbus.actor. That is what the caller says, so it stands beside the login and never in its place.
+-- login and role are those of the session. A server, or a command line, that acts for a person names that person in the
+-- transaction's setting postbus.actor. The caller chooses that name, so it is noted beside the login and never in its place.
 --
 -- Writes: audit_entry.
 create or replace function postbus.note_action(

@@ -1,20 +1,20 @@
--- A cursor for a database that was restored into another server, where all segments have the same old transaction id: it has
--- before it the first segment of its lane that it had not seen, and all after that. Numbers above handed_out were handed out
--- there.
+-- A cursor for a database that was restored into another server, where all segments have the same old transaction id: the first
+-- segment of its lane that it had not seen is ahead of it, and all after that. Numbers above handed_out were handed out on the new
+-- server.
 --
--- is_kept: the cursor is the beginning or the end of a stretch. If it has an end, it is before the first segment beyond that.
+-- is_kept: the cursor is the beginning or the end of a stretch. If it has an end, the first segment beyond that is ahead of it.
 create or replace function postbus.rebased(
     cursor     postbus.log_cursor,
     storage_id integer,
     topic_id   bigint,
     lane       integer,
     handed_out bigint,
-    "position"      postbus.log_position,
+    "position" postbus.log_position,
     is_kept    boolean default false
 ) returns postbus.log_cursor
 language plpgsql stable as $$
 declare
-    -- What was published here already has ids that mean nothing to the cursor, but higher numbers.
+    -- Segments that were published on this server have transaction ids that mean nothing to the cursor, but higher numbers.
     _first bigint := (select min(g.sequence) from postbus.segment g
                        where g.storage_id = rebased.storage_id and g.topic_id = rebased.topic_id and g.lane = rebased.lane
                          and (g.sequence & 8796093022207 > handed_out

@@ -1,12 +1,12 @@
--- The sequence of the segment that has a message. Looks in the partitions of its topic, by the number that follows from the id,
--- and first in the partition that was written to when that number was handed out. Null if the segment is gone.
+-- The sequence of the segment that has a message. Searches the partitions of its topic, by the number that follows from the id, and
+-- first the partition that was written to when that number was handed out. Null if the segment is gone.
 create or replace function postbus.sequence_of(topic postbus.topic, id bigint) returns bigint
 language plpgsql stable
 set enable_seqscan = off as $$
 declare
-    _number bigint := sequence_of.id >> 10;
-    _partition   integer;
-    _found  bigint;
+    _number    bigint := sequence_of.id >> 10;
+    _partition integer;
+    _found     bigint;
 begin
     for _partition in
         select l.epoch from postbus.log_partition l where l.storage_id = topic.storage_id

@@ -1,4 +1,4 @@
--- How a group works through history, complete: a preset and options, as numbers, the latency in milliseconds. Refuses invalid
+-- All options of a group's catch-up, by a preset and given options: as numbers, the latency in milliseconds. Refuses invalid
 -- options.
 --
 --   batch_size      messages per read
@@ -28,7 +28,7 @@ begin
      where option.name not in ('preset', 'batch_size', 'max_messages', 'max_rate', 'target_latency', 'beside_from') order by 1 limit 1;
     if _wrong is not null then
         perform postbus.refuse('PB402', format('a catch-up has no option %L', _wrong),
-            'it has preset, batch_size, max_messages, max_rate, target_latency and beside_from');
+            'its options are preset, batch_size, max_messages, max_rate, target_latency and beside_from');
     end if;
     begin
         _wrong := case

@@ -1,5 +1,5 @@
--- The sequence up to which messages of a key in the pull buffer may be in hand: that of the first one that waits and was never
--- tried. Messages in hand lie before all that wait, however many these are.
+-- The sequence up to which messages of a key in the pull buffer may be in hand: that of the first message that waits and was never
+-- tried. Messages in hand lie before all waiting messages, however many these are.
 create or replace function postbus.last_in_hand(subscription_id bigint, lane integer, key text) returns bigint
 language sql stable as $$
     select coalesce((select r.sequence from postbus.deferred r

@@ -1,8 +1,8 @@
--- Makes the first parked message of each key due, if it waits behind nothing any more. It is due from now on, even if it was due
--- before, since pops do not look at what was due long ago. If the group lets later messages pass, a failed message holds nothing
--- up.
+-- Makes the first parked message of each key due, if it waits behind no other any more. Its due time becomes now, even if it was
+-- due before, since pops do not search for messages that were due long ago. If the group lets later messages pass, a failed message
+-- does not make others wait.
 --
--- The heads are found before the update looks at anything: in a join with the update they would be looked for once per message in
+-- The heads are found before the update reads anything: in a join with the update they would be searched for once per message in
 -- the lane.
 --
 -- Writes: deferred.

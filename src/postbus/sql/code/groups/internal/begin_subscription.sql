@@ -1,5 +1,5 @@
 -- Registers a group on a topic, as `subscription` says, with this cursor in all lanes; does nothing if the group is registered
--- already. What it has before it is kept within the bounds of its catch-up. subscription.subscribed is the current position.
+-- already. Messages ahead of it are kept within the limits of its catch-up. subscription.subscribed is the current position.
 --
 -- Writes: subscription, lane, cursor, stretch, joining; see bound_catch_up.
 create or replace function postbus.begin_subscription(
@@ -33,7 +33,7 @@ begin
     select _made.id, lane.n, 1, begin_subscription.cursor, 'start' from generate_series(0, topic.lanes - 1) as lane (n);
     perform postbus.set_passed_before(subscription_id, topic, cursor, _made.subscribed);
     perform postbus.begin_stretch(_made.id, lane.n, 1, null, begin_subscription.cursor) from generate_series(0, topic.lanes - 1) as lane (n);
-    if (cursor.seen).txid = '2' then        -- else it begins at the position of now
+    if (cursor.seen).txid = '2' then        -- otherwise it begins at the current position
         select b.missed, b.skipped, b.catch_up_id into missed, skipped, catch_up_id
           from postbus.bound_catch_up(_made, topic, _made.subscribed, 'start') as b;
         perform postbus.note_joining(topic, _made.id);

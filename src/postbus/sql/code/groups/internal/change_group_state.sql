@@ -1,6 +1,6 @@
 -- Changes the state of a subscription, and of its catch-up: ACTIVE to PAUSED and back, and any state to CANCELLED, which is final.
--- A change to the current state does nothing; others are refused. A CANCELLED group is out of the topic, even if a wider scope of
--- the group has it; its scopes of this topic alone are forgotten. Returns the former state.
+-- A change to the current state does nothing; others are refused. A CANCELLED group stays out of the topic, even if a wider scope
+-- of the group includes the topic; its scopes of this topic alone are forgotten. Returns the former state.
 --
 -- Writes: subscription; for CANCELLED also scope, and see end_subscription.  Locks: the subscription's row.
 create or replace function postbus.change_group_state(topic text, group_name text, state text) returns text
@@ -16,12 +16,12 @@ begin
         perform postbus.refuse('PB433', format('a subscription that is %s cannot become %s', _found.state,
                                                coalesce(change_group_state.state, 'null')),
             case _found.state when 'DEAD' then format('start its worker, or: postbus groups resurrect %s %s; or cancel it', topic, group_name)
-                              else 'ACTIVE becomes PAUSED, PAUSED becomes ACTIVE, and each can be cancelled' end);
+                              else 'pause an ACTIVE subscription, resume a PAUSED one, or cancel it' end);
     elsif _found.waits_for_queue and change_group_state.state = 'ACTIVE' then
-        perform postbus.refuse('PB433', format('group %L waits until the queue of topic %L is worked off', group_name, topic),
-            'let its consumers do that, or a group: postbus topics migrate ' || topic || ' --to PUB_SUB --hand-over');
+        perform postbus.refuse('PB433', format('group %L waits until the queue of topic %L is empty', group_name, topic),
+            'let its consumers handle the rest, or hand it over to a group: postbus topics migrate ' || topic || ' --to PUB_SUB --hand-over');
     end if;
-    -- Seen now: members of a paused group send no heartbeats, and it must not be taken for DEAD when it goes on.
+    -- Seen now: members of a paused group send no heartbeats, and the group must not become DEAD for that when it goes on.
     update postbus.subscription s
        set state = change_group_state.state, state_changed_at = clock_timestamp(), seen_at = clock_timestamp(), missed = 0, missed_at = null
      where s.id = _found.id or (s.catch_up_of = _found.id and s.state <> 'CANCELLED');

@@ -1,28 +1,28 @@
--- A lane's cursor, moved past the messages up to a position that were published before a time; and how many it skips by that.
+-- A lane's cursor, moved past the messages up to a position that were published before a time; and how many messages it skips.
 --
--- A cursor that is on its way to a target goes on to it: what it has done on this way is known for that target only.
+-- A cursor in the middle of a step goes on to its target first: what is done of the step is known for that target only.
 create or replace function postbus.cursor_after(
-    topic       postbus.topic,
-    before      postbus.log_cursor,
-    lane        integer,
-    "position"       postbus.log_position,
-    older_than  timestamptz,
+    topic      postbus.topic,
+    before     postbus.log_cursor,
+    lane       integer,
+    "position" postbus.log_position,
+    older_than timestamptz,
     out cursor  postbus.log_cursor,
     out skipped bigint
 )
 language plpgsql as $$
 declare
-    _was_on_its_way boolean;
-    _stop_at        bigint;
-    _older          bigint;
-    _found          record;
-    _partition           integer;
+    _was_in_step boolean;
+    _stop_at     bigint;
+    _older       bigint;
+    _found       record;
+    _partition   integer;
 begin
     cursor := before;
     skipped := 0;
     loop
-        _was_on_its_way := (cursor.target).sequence is not null;
-        if not _was_on_its_way then
+        _was_in_step := (cursor.target).sequence is not null;
+        if not _was_in_step then
             cursor.target := case when (cursor.until).sequence is null then position else cursor.until end;
         end if;
         _stop_at := null;
@@ -48,7 +48,7 @@ begin
         end loop;
         skipped := skipped + _older;
         if _stop_at is not null then
-            if skipped > 0 then     -- else it stays, perhaps in the middle of this segment
+            if skipped > 0 then     -- otherwise it stays, perhaps in the middle of this segment
                 cursor.done_sequence := _stop_at;
                 cursor.done_index := -1;
             end if;
@@ -58,6 +58,6 @@ begin
         cursor.target := null;
         cursor.done_sequence := null;
         cursor.done_index := null;
-        exit when not _was_on_its_way;
+        exit when not _was_in_step;
     end loop;
 end $$;

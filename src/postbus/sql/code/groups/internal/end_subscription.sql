@@ -1,13 +1,13 @@
--- Ends a subscription: nobody reads by it any more. What it has settled stays known: see keep_history.
+-- Ends a subscription: no process reads for it any more. What it has settled stays known: see keep_history.
 --
--- Writes: subscription, lane, cursor, stretch, receipt, deferred, settled_ahead, group_worker, catch_up.  Locks: the advisory lock of who
--- pull buffers: see fill_buffer.
+-- Writes: subscription, lane, cursor, stretch, receipt, deferred, settled_ahead, group_worker, catch_up.  Locks: the advisory lock
+-- of its pull buffer: see fill_buffer.
 create or replace function postbus.end_subscription(subscription_id bigint, catch_up_status text default null) returns void
 language plpgsql as $$
 declare
     _topic postbus.topic := postbus.subscribed_topic(subscription_id);
 begin
-    -- Whoever fills its buffer would leave messages behind: waited for, and kept out until this has committed.
+    -- A session that fills its pull buffer would leave messages behind: this waits for it, and keeps others out until the commit.
     perform pg_advisory_xact_lock(hashtext('postbus.buffer'), hashtext(subscription_id::text));
     update postbus.catch_up c
        set status = catch_up_status, ended_at = coalesce(c.ended_at, clock_timestamp()),

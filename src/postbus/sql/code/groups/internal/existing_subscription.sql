@@ -15,7 +15,7 @@ begin
             case when exists (select from postbus.subscription s
                                where s.topic_id = _topic.id and s.group_name = existing_subscription.group_name and s.catch_up_of is null)
                  then format('it was CANCELLED, which is final; make a new one: postbus groups subscribe %s %s', group_name, topic)
-                 else format('subscribe it: postbus groups subscribe %s %s; or list those that are: postbus groups list %s',
+                 else format('subscribe it: postbus groups subscribe %s %s; or list the groups of the topic: postbus groups list %s',
                              group_name, topic, topic) end);
     end if;
     return _found;

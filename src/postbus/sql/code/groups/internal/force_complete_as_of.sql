@@ -1,7 +1,7 @@
 -- Moves the live groups of a topic, or one of them, past all messages that were published longer ago than older_than, because a
--- group will not handle them. Each group does not get those that it has not settled; deliveries then say SKIPPED. Messages that
--- wait for a retry stay. Returns how many messages each group skips, for groups that skip any. With dry_run nothing changes. Has
--- to be called in a transaction of its own.
+-- group will not handle them. A group skips those that it has not settled, and their deliveries become SKIPPED. Messages that wait
+-- for a retry stay. Returns how many messages each group skips, for groups that skip any. With dry_run nothing changes. Has to be
+-- called in a transaction of its own.
 --
 -- Writes: see skip_older and note_action.  Locks: subscription rows, lane rows.
 create or replace function postbus.force_complete_as_of(
@@ -13,18 +13,18 @@ create or replace function postbus.force_complete_as_of(
 ) returns table (name text, messages bigint)
 language plpgsql as $$
 declare
-    _topic  postbus.topic := postbus.topic_options(topic);
-    _position  postbus.log_position;
-    _group  postbus.subscription;
-    _part   bigint;
-    _by     jsonb := '{}';      -- messages, by group
-    _total  bigint := 0;
+    _topic    postbus.topic := postbus.topic_options(topic);
+    _position postbus.log_position;
+    _group    postbus.subscription;
+    _part     bigint;
+    _by       jsonb := '{}';      -- messages, by group
+    _total    bigint := 0;
 begin
     if _topic.storage_id is null then
         perform postbus.refuse('PB432', format('topic %L is a QUEUE', topic),
-            'it has no groups to move on; to delete all that waits in it, whatever its age: postbus topics purge ' || topic);
+            'a QUEUE has no groups to move on; to delete all its waiting messages, whatever their age: postbus topics purge ' || topic);
     elsif older_than is null or older_than < interval '0' then
-        perform postbus.refuse('PB402', format('older_than %s is not a duration', coalesce(older_than::text, 'null')), 'such as 7 days');
+        perform postbus.refuse('PB402', format('older_than %s is not a duration', coalesce(older_than::text, 'null')), 'give one such as 7 days');
     end if;
     _position := postbus.take_position(_topic.storage_id);
     if group_name is not null then

@@ -1,5 +1,5 @@
 -- Removes subscriptions with all that belongs to them, dead letters included. What became of messages stays known for as long as
--- these are retained; unless they go as well: then `with_past` is false.
+-- these are retained, unless `with_past` is false because the messages are removed as well.
 --
 -- Writes: subscription and all that belongs to it; see keep_history.
 create or replace function postbus.forget_subscriptions(ids bigint[], with_past boolean default true) returns void

@@ -1,5 +1,5 @@
 -- Merges adjacent stretches of a subscription, unless a joining has to tell them apart. So a group that comes and goes does not
--- leave ever more of them.
+-- leave more and more stretches.
 --
 -- Writes: stretch.  Locks: its rows.
 create or replace function postbus.join_stretches(subscription_id bigint) returns void

@@ -1,5 +1,5 @@
 -- Keeps what is known of messages that a subscription has settled, or left behind, when it ends: the ends of its stretches,
--- receipts of what waited there or was settled ahead, and its ledger if the topic wants receipts.
+-- receipts of messages that were deferred or settled ahead, and its ledger if the topic is tracked by receipts.
 --
 -- Writes: stretch, receipt, receipt_partition, settled_ahead.
 create or replace function postbus.keep_history(topic postbus.topic, subscription_id bigint) returns void

@@ -1,5 +1,5 @@
--- Moves what a subscription knows of messages ahead of its cursor in a lane to the stretch in which it goes on there: deferred,
--- given up or settled ahead, the log passes them by in that stretch.
+-- Moves the notes on messages ahead of a subscription's cursor in a lane to the stretch in which it goes on there: its cursor
+-- passes messages that are deferred, given up or settled ahead in that stretch.
 --
 -- Writes: deferred, receipt, dead_letter.
 create or replace function postbus.move_ahead_to_stretch(before postbus.stretch, number bigint) returns void

@@ -1,5 +1,5 @@
--- Sets the cursors of a group instead of advancing them: all to the given one, or each to what it is. Processes that work for the
--- group lose its lanes and start again from there.
+-- Sets the cursors of a group instead of advancing them: all to the given cursor, or, if that is null, each to its own. Processes
+-- that consume for the group lose its lanes and start again from there.
 --
 -- Writes: cursor, lane, stretch.  Locks: lane rows.
 create or replace function postbus.move_cursors(
@@ -9,8 +9,8 @@ create or replace function postbus.move_cursors(
 ) returns void
 language plpgsql as $$
 declare
-    _lane integer;
-    _last postbus.cursor;
+    _lane   integer;
+    _last   postbus.cursor;
     _before postbus.log_cursor;
 begin
     perform from postbus.lane l where l.subscription_id = move_cursors.subscription_id order by l.lane for update;

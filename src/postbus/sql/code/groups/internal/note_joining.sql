@@ -1,9 +1,9 @@
--- Notes what is completed in each lane of a topic now, when retained messages come to be before a group that was not required for
--- them: it stays completed. Called before that, or after it with the group's subscription; as late in the transaction as possible,
--- since what is settled between this look and the commit is not counted.
+-- Notes what is completed in each lane of a topic now, when a group gets retained messages that it was not required for: completed
+-- messages stay completed. Called before the group gets them, or afterwards with the group's subscription; as late in the
+-- transaction as possible, since messages that are settled between this call and the commit do not count as completed.
 --
--- Of the positions of all live groups, those are kept that no other is behind. An earlier joining that adds nothing is removed,
--- unless messages that it is about have been tried by themselves since.
+-- Keeps those positions of live groups that no other position is behind. An earlier joining that adds nothing is removed, unless
+-- messages that it is about have been settled one by one since.
 --
 -- Writes: joining; see copy_ahead_to_receipts.
 create or replace function postbus.note_joining(topic postbus.topic, subscription_id bigint default null) returns void
@@ -14,7 +14,7 @@ declare
 begin
     if not exists (select from postbus.stretch st
                     where st.topic_id = topic.id and (st.group_id is distinct from note_joining.subscription_id or not (st.reached is null))) then
-        return;         -- nobody can have settled anything
+        return;         -- no group can have settled anything
     end if;
     perform postbus.copy_ahead_to_receipts(topic);
     for _new in

@@ -1,5 +1,5 @@
--- Keeps receipts of deferred messages of subscriptions that end, or are set past them: these messages were not settled, although
--- they are in a stretch. The caller removes the rows.
+-- Keeps receipts of deferred messages of subscriptions that end, or whose cursors are set past the messages: these were not
+-- settled, although they are in a stretch. The caller removes the rows.
 --
 -- Writes: receipt.
 create or replace function postbus.note_left_behind(topic postbus.topic, messages tid[], outcome text) returns void

@@ -1,4 +1,4 @@
--- Notes an orderly stop of groups for which no other living process works. Any later sign of life ends it.
+-- Notes a planned stop of groups for which no other living process consumes. Any later sign of life ends it.
 --
 -- Writes: subscription.
 create or replace function postbus.note_stop(subscription_ids bigint[], stopped_by text, as_of timestamptz) returns void

@@ -1,12 +1,12 @@
--- Sets the count of messages from which on the lag of a group counts: all that a position shows, without what the cursor has
--- before it, and without what the group has passed.
+-- Sets the number of messages that the lag of a group does not count: all that a position shows, without those ahead of the cursor,
+-- and without those that the group has passed.
 --
 -- Writes: subscription.
 create or replace function postbus.set_passed_before(
     subscription_id bigint,
     topic           postbus.topic,
     cursor          postbus.log_cursor,
-    "position"           postbus.log_position
+    "position"      postbus.log_position
 ) returns void
 language plpgsql as $$
 declare
@@ -21,7 +21,7 @@ begin
            (select c.cursor from postbus.storage_count c where c.storage_id = topic.storage_id) as cursor
       into _known;
     _counter.seen := coalesce((_known.cursor).seen, row(0, '2', '3:3:')::postbus.log_position);
-    -- The counter may be behind the position, or have come past it meanwhile.
+    -- The counter may be behind the position, or past it.
     _count := _known.messages + postbus.count_unseen(topic, _counter, position)
                      - postbus.count_unseen(topic, _here, _counter.seen)
                      - postbus.count_unseen(topic, cursor, position);

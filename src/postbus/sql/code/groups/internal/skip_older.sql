@@ -1,25 +1,25 @@
 -- Moves a subscription past the messages up to a position that were published before a time: each lane on its own, and only lanes
--- that have such messages. Returns how many that are. With dry_run it only counts.
+-- that have such messages. Returns the number of these messages. With dry_run it only counts them.
 --
--- It skips exactly what is there now: messages of transactions that are open at that position will be delivered, however old they
--- are then. Messages of about the same time may stand in either order in the log; then it stops at the younger one. Holders of
--- such lanes lose them, and start again from there.
+-- It skips exactly the messages that are there now: messages of transactions that are open at that position will be delivered,
+-- however old they are then. Messages of about the same time may be in either order in the log; then a lane stops at the younger
+-- one. Holders of lanes that are moved lose them, and start again from there.
 --
 -- Writes: cursor, lane, stretch, deferred, subscription, catch_up.  Locks: lane rows.
 create or replace function postbus.skip_older(
     subscription_id bigint,
     topic           postbus.topic,
-    "position"           postbus.log_position,
+    "position"      postbus.log_position,
     older_than      timestamptz,
     dry_run         boolean
 ) returns bigint
 language plpgsql as $$
 declare
-    _lane    integer;
-    _last    postbus.cursor;
-    _next    record;
-    _count   bigint := 0;
-    _shelved bigint;
+    _lane     integer;
+    _last     postbus.cursor;
+    _next     record;
+    _count    bigint := 0;
+    _buffered bigint;
 begin
     if not dry_run then
         perform from postbus.lane l where l.subscription_id = skip_older.subscription_id order by l.lane for update;
@@ -42,14 +42,14 @@ begin
         end loop;
         _count := _count + _next.skipped;
     end loop;
-    -- In the pull buffer they count as passed already.
-    _shelved := case when dry_run then (select count(*) from postbus.deferred r
-                                         where r.subscription_id = skip_older.subscription_id and r.buffered and r.attempts = 0
-                                           and r.published_at < older_than)
-                     else postbus.clear_buffer(skip_older.subscription_id, older_than) end;
+    -- Messages in the pull buffer count as passed already.
+    _buffered := case when dry_run then (select count(*) from postbus.deferred r
+                                          where r.subscription_id = skip_older.subscription_id and r.buffered and r.attempts = 0
+                                            and r.published_at < older_than)
+                      else postbus.clear_buffer(skip_older.subscription_id, older_than) end;
     if _count > 0 and not dry_run then
         update postbus.subscription s set passed_before = s.passed_before + _count where s.id = skip_older.subscription_id;
         update postbus.catch_up u set total = u.total - _count, skipped = u.skipped + _count where u.subscription_id = skip_older.subscription_id;
     end if;
-    return _count + _shelved;
+    return _count + _buffered;
 end $$;

@@ -1,10 +1,10 @@
 -- The cursor that a group starts with: see subscribe.
 create or replace function postbus.start_cursor(
-    topic    postbus.topic,
-    start    text,
-    start_at timestamptz,
-    start_id bigint,
-    "position"    postbus.log_position
+    topic      postbus.topic,
+    start      text,
+    start_at   timestamptz,
+    start_id   bigint,
+    "position" postbus.log_position
 ) returns postbus.log_cursor
 language plpgsql as $$
 declare

@@ -1,4 +1,4 @@
--- Makes imported messages dead letters that were tried as often as the topic allows: of a group, or of none (0).
+-- Makes dead letters of imported messages that were tried as often as the topic allows: of a group, or of none (0).
 --
 -- Writes: dead_letter, receipt.
 create or replace function postbus.import_dead(
@@ -26,12 +26,12 @@ begin
            as one (id, payload, key, headers, correlation_id, published_at, attempts, error)
     on conflict do nothing;
     if subscription_id <> 0 then        -- receipts are of messages in the log
-        perform postbus.keep_receipt(topic, subscription_id, placed.lane, array_agg(placed.id), array_agg(placed.sequence),
-                                     array_agg('DEAD'::text), array_agg(placed.attempts), array_agg(coalesce(placed.error, _reason)),
+        perform postbus.keep_receipt(topic, subscription_id, dead.lane, array_agg(dead.id), array_agg(dead.sequence),
+                                     array_agg('DEAD'::text), array_agg(dead.attempts), array_agg(coalesce(dead.error, _reason)),
                                      null, array_agg(null::bigint), clock_timestamp())
            from (select one.id, one.attempts, one.error, postbus.sequence_of(topic, one.id) as sequence,
                         coalesce(postbus.lane_of(one.key, topic.lanes), ((one.id >> 10) % topic.lanes)::integer) as lane
-                   from unnest(ids, keys, import_dead.attempts, errors) as one (id, key, attempts, error)) as placed
-          where placed.sequence is not null group by placed.lane;
+                   from unnest(ids, keys, import_dead.attempts, errors) as one (id, key, attempts, error)) as dead
+          where dead.sequence is not null group by dead.lane;
     end if;
 end $$;

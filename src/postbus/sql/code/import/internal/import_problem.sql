@@ -1,5 +1,5 @@
 -- Why a message of another outbox cannot be imported into a topic, or null: the rules of check_message, as a text for each
--- message, so that one invalid message does not hold up others.
+-- message, so that one invalid message does not stop the import of others.
 create or replace function postbus.import_problem(
     topic          postbus.topic,
     payload        bytea,
@@ -9,7 +9,7 @@ create or replace function postbus.import_problem(
 ) returns text
 language sql stable as $$
     select case
-        when payload is null then 'it has no payload'
+        when payload is null then 'the message has no payload'
         when length(payload) > (topic).max_payload_bytes then
             format('the payload has %s bytes, the topic accepts %s', length(payload), (topic).max_payload_bytes)
         when jsonb_typeof(headers) <> 'object' then 'headers are not an object'

@@ -7,6 +7,6 @@ begin
     elsif (length(message_id) between 1 and 500) is not true then
         perform postbus.refuse('PB402', format('bad id of a message: %L', left(message_id, 220)), 'give 1 to 500 characters');
     elsif (keep >= interval '1 second' and keep <= interval '36600 days') is not true then
-        perform postbus.refuse('PB402', format('bad window of the inbox: %s', keep), 'keep what is done for 1 second to 100 years');
+        perform postbus.refuse('PB402', format('bad window of the inbox: %s', keep), 'keep records for 1 second to 100 years');
     end if;
 end $$;

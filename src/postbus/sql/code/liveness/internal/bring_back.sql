@@ -1,7 +1,7 @@
--- Brings DEAD groups back to life. Each goes on where it stood, with what is still there. `missed` says how much that is; it is
--- kept within the bounds of the group's catch-up. Without a catch-up the group goes on with new messages. catch_up, if given,
--- replaces its options. place is the position that was taken for this: the same transaction can read the log up to it, see
--- fill_buffer. Has to be called in a transaction of its own.
+-- Brings DEAD groups back to life. Each goes on from its position, with the messages that are still retained. `missed` is their
+-- number, which is kept within the limits of the group's catch-up. Without a catch-up the group goes on with new messages.
+-- catch_up, if given, replaces its options. `position` is that which was taken for this: the same transaction can read the log up
+-- to it, see fill_buffer. Has to be called in a transaction of its own.
 --
 -- Writes: subscription, stretch, joining, group_event; see bound_catch_up.  Locks: subscription rows (skip locked).
 create or replace function postbus.bring_back(
@@ -13,7 +13,7 @@ language plpgsql as $$
 declare
     _now       timestamptz := clock_timestamp();
     _sequences jsonb;
-    _position     postbus.log_position;
+    _position  postbus.log_position;
     _cursor    postbus.log_cursor;
     _found     postbus.subscription;
     _topic     postbus.topic;
@@ -29,7 +29,7 @@ begin
     for _found in
         select * from postbus.subscription s
          where s.id = any (subscription_ids) and s.state = 'DEAD' and s.catch_up_of is null order by s.id
-           for no key update skip locked        -- whom somebody else is just bringing back
+           for no key update skip locked        -- groups that another session is just bringing back
     loop
         _topic := postbus.subscribed_topic(_found.id);
         _found.catch_up := coalesce(bring_back.catch_up, _found.catch_up);
@@ -39,7 +39,7 @@ begin
          where s.id = _found.id or (s.catch_up_of = _found.id and s.state = 'DEAD');
         perform postbus.note_return(part.id)
            from postbus.subscription part
-          where part.id = _found.id and with_catch_up       -- else it is set elsewhere: see begin_stretch
+          where part.id = _found.id and with_catch_up       -- otherwise its cursor is set: see begin_stretch
              or part.catch_up_of = _found.id and part.state <> 'CANCELLED';
         subscription_id := _found.id;
         position := _position::text;
@@ -58,7 +58,7 @@ begin
             perform postbus.move_cursors(_found.id, _cursor, 'skip');
             perform postbus.set_passed_before(_found.id, _topic, _cursor, _position);
             if exists (select from postbus.subscription part where part.catch_up_of = _found.id and part.state = 'ACTIVE') then
-                perform postbus.note_joining(_topic, _found.id);        -- that goes on where it stood
+                perform postbus.note_joining(_topic, _found.id);        -- that history goes on from its position
             end if;
         end if;
         insert into postbus.group_event (at, name, topic, group_name, fields)

@@ -1,5 +1,5 @@
--- Refuses to speak for a process that has given a secret with its heartbeats, without that secret. A process that has given none,
--- or is not known, cannot be protected.
+-- Refuses a call in the name of a process that has given a secret with its heartbeats, if the call does not give that secret. A
+-- process that has given none, or is not known, cannot be protected.
 create or replace function postbus.check_process(name text, secret uuid) returns void
 language plpgsql as $$
 begin

@@ -1,9 +1,11 @@
--- Finds groups of a log storage that no longer send heartbeats. A group is DEAD if it was not heard of for the topic's
--- heartbeat_timeout, and three looks in a row have found nothing new: so no group dies of a database outage during which nobody
--- could send heartbeats. Looks are detection_interval apart, or a fifth of the timeout if that is shorter. Returns how many died.
+-- Finds groups of a log storage that no longer send heartbeats. A group becomes DEAD if it gave no sign of life for the topic's
+-- heartbeat_timeout, and three checks in a row have found no new one: so no group dies of a database outage during which no process
+-- could send heartbeats. Checks are detection_interval apart, or a fifth of the timeout if that is shorter. Returns the number of
+-- groups that died.
 --
--- Can be killed anywhere and called again: which groups are DEAD follows from the heartbeats alone. What a DEAD group is required
--- for, and what it keeps in the log, is computed from its state; the same transaction only notes the end of the log at its death.
+-- Can be killed anywhere and called again: which groups are DEAD follows from the heartbeats alone. The messages that a DEAD group
+-- is required for, and those it keeps in the log, follow from its state; this transaction only notes the end of the log at its
+-- death.
 --
 -- A pulling group lives while one of its consumers has messages in hand, and by the signs that settlements leave. If these
 -- messages were popped from a scope, it lives in all topics of the scope.
@@ -14,13 +16,13 @@
 create or replace function postbus.detect_dead(storage_id integer, as_of timestamptz) returns bigint
 language plpgsql as $$
 declare
-    _every interval := (select w.detection_interval from postbus.sweep_setting w);
+    _every  interval := (select w.detection_interval from postbus.sweep_setting w);
     _scopes bigint[] := postbus.scopes_in_hand(as_of);
-    _heard bigint[];        -- those that pull, and live
-    _quiet bigint[];        -- not heard of for longer than a heartbeat takes
-    _dead  bigint[];
+    _living bigint[];        -- pulling groups that live
+    _quiet  bigint[];        -- groups without a sign of life for longer than a heartbeat takes
+    _dead   bigint[];
 begin
-    _heard := array(
+    _living := array(
         select s.id from postbus.subscription s
           join postbus.topic t on t.id = s.topic_id
          where t.storage_id = detect_dead.storage_id and s.state = 'ACTIVE' and s.catch_up_of is null
@@ -31,16 +33,16 @@ begin
                                     where c.id = any (_scopes) and c.group_name = s.group_name
                                       and (c.id = s.scope_id or postbus.in_scope(c, t)))))
          order by s.id for no key update of s skip locked);
-    if _heard <> '{}' then
+    if _living <> '{}' then
         with sign as (
-            delete from postbus.sign_of_life sign where sign.subscription_id = any (_heard) returning sign.subscription_id, sign.at
-        ), heard as (
+            delete from postbus.sign_of_life sign where sign.subscription_id = any (_living) returning sign.subscription_id, sign.at
+        ), living as (
             select one.id, coalesce(max(sign.at), as_of) as at
-              from unnest(_heard) as one (id) left join sign on sign.subscription_id = one.id
+              from unnest(_living) as one (id) left join sign on sign.subscription_id = one.id
              group by one.id
         )
-        update postbus.subscription s set seen_at = heard.at, missed = 0, missed_at = null
-          from heard where s.id = heard.id and s.seen_at < heard.at;
+        update postbus.subscription s set seen_at = living.at, missed = 0, missed_at = null
+          from living where s.id = living.id and s.seen_at < living.at;
     end if;
     delete from postbus.sign_of_life sign
      where not exists (select from postbus.subscription s where s.id = sign.subscription_id and s.state = 'ACTIVE');
@@ -63,7 +65,7 @@ begin
     ), history as (
         update postbus.subscription s set state = 'DEAD', state_changed_at = as_of
           from late where s.catch_up_of = late.id and s.state = 'ACTIVE'
-    ), told as (
+    ), noted as (
         insert into postbus.group_event (at, name, topic, group_name, fields)
         select as_of, 'group.dead', late.topic, late.group_name,
                jsonb_build_object('after', case when late.stopped_at >= late.seen_at then 'stop' else 'silence' end,

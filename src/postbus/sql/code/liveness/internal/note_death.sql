@@ -1,5 +1,5 @@
--- Notes that subscriptions have died or ended, together with their histories: they are not required for what is published from now
--- on.
+-- Notes that subscriptions have died or ended, together with their histories: they are not required for messages that are published
+-- from now on.
 --
 -- Writes: stretch.
 create or replace function postbus.note_death(ids bigint[]) returns void

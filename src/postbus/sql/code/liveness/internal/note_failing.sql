@@ -1,5 +1,5 @@
--- Notes which groups of a log storage begin to fail: more of their calls fail than health_limits allow. There is one event each
--- time, until fewer fail.
+-- Notes which groups of a log storage begin to fail: more of their calls fail than health_limits allow. A group has one event when
+-- it begins to fail, and the next one only after it stopped failing.
 --
 -- Writes: subscription, group_event.  Locks: subscription rows (skip locked).
 create or replace function postbus.note_failing(storage_id integer, as_of timestamptz) returns void

@@ -1,6 +1,6 @@
 -- Notes a sign of life of pulling groups. An ACTIVE group is seen now. So that its row does not become a hot one, this is written
--- at most twice per heartbeat interval, but at once if the group was stopped. A DEAD group comes back: the result says what it
--- missed, see bring_back. A transaction that has written cannot bring a group back; the group's next pop does.
+-- at most twice per heartbeat interval, but at once if the group was stopped. A DEAD group comes back: the result says how many
+-- messages it missed, see bring_back. A transaction that has written cannot bring a group back; the group's next pop does.
 --
 -- Writes: subscription; see bring_back.  Locks: subscription rows (skip locked), in the order of their ids.
 create or replace function postbus.note_life(subscription_ids bigint[], as_of timestamptz)

@@ -1,4 +1,4 @@
--- Notes that a subscription goes on where it stood, after it was DEAD or cancelled: a new stretch begins in each lane. A stretch
+-- Notes that a subscription goes on from its position, after it was DEAD or cancelled: a new stretch begins in each lane. A stretch
 -- in which nothing was settled begins anew.
 --
 -- Writes: stretch; see move_ahead_to_stretch.  Locks: its rows.

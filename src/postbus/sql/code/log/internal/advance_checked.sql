@@ -1,8 +1,7 @@
--- Moves the cursors that `advance` has not moved, at these indexes of its arrays: they are lost, or need a closer look, since
--- another partition has begun, or they have an end or a beginning. The parameters are those of advance.
+-- Moves the cursors that `advance` has not moved, at the indexes `positions` of its arrays: their lanes are lost, or they need the
+-- full check, since another partition has begun, or they have an end or a beginning. The other parameters are those of advance.
 --
--- Returns the indexes of lanes that are lost. Refuses cursors that go back, or to a position that is still to come: see
--- may_follow.
+-- Returns the indexes of lanes that are lost. Refuses cursors that go back, or to a position in the future: see may_follow.
 --
 -- Writes: cursor.
 create or replace function postbus.advance_checked(
@@ -14,7 +13,7 @@ create or replace function postbus.advance_checked(
     done_sequences   bigint[],
     done_indexes     integer[],
     passed           bigint[],
-    positions           integer[]
+    positions        integer[]
 ) returns integer[]
 language plpgsql as $$
 declare
@@ -29,7 +28,7 @@ begin
           from unnest(subscription_ids, lanes, tokens, numbers, cursors, done_sequences, done_indexes, advance_checked.passed)
                with ordinality as g (subscription_id, lane, token, number, cursor, done_sequence, done_index, passed, n)
          where g.n = any (positions)
-    ), held as materialized (
+    ), owned as materialized (
         select g.n, g.subscription_id, g.lane, g.number, g.passed, g.size, before.passed as passed_before, before.worker, before.cursor as before,
                row((g.cursor).seen, (g.cursor).target, coalesce(g.done_sequence, (g.cursor).done_sequence),
                    coalesce(g.done_index, (g.cursor).done_index), (g.cursor).since_bound, (g.cursor).since_at,
@@ -39,13 +38,13 @@ begin
           join postbus.cursor before
             on before.subscription_id = g.subscription_id and before.lane = g.lane and before.number = g.number
     ), judged as materialized (
-        select h.*, postbus.may_follow(h.cursor, h.before, last.number, last.xid)
-                    and h.size <= 1000000 and h.passed >= 0 and h.passed <= (last.number + 1) * 1024
-                    and (postbus.last_epoch(h.cursor) <= postbus.last_epoch(h.before)
-                         or postbus.last_epoch(h.cursor) <= (select postbus.epoch(t.storage_id)
+        select o.*, postbus.may_follow(o.cursor, o.before, last.number, last.xid)
+                    and o.size <= 1000000 and o.passed >= 0 and o.passed <= (last.number + 1) * 1024
+                    and (postbus.last_epoch(o.cursor) <= postbus.last_epoch(o.before)
+                         or postbus.last_epoch(o.cursor) <= (select postbus.epoch(t.storage_id)
                                                                from postbus.subscription s join postbus.topic t on t.id = s.topic_id
-                                                              where s.id = h.subscription_id)) as is_good
-          from held h
+                                                              where s.id = o.subscription_id)) as is_good
+          from owned o
          cross join last
     ), advanced as (
         insert into postbus.cursor (subscription_id, lane, number, cursor, passed, worker)
@@ -62,8 +61,8 @@ begin
            (select array_agg(j.n::integer order by j.n) from judged j where j.is_good is not true)
       into _lost, _wrong;
     if _wrong is not null then
-        perform postbus.refuse('PB402', format('cursor %s cannot come after the one of its lane', _wrong[1]),
-            'advance to a cursor that read_log gave for this lane');
+        perform postbus.refuse('PB402', format('cursor %s cannot follow the current cursor of its lane', _wrong[1]),
+            'advance to a cursor that read_log returned for this lane');
     end if;
     return coalesce(_lost, array[]::integer[]);
 end $$;

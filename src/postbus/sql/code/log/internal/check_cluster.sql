@@ -1,12 +1,12 @@
 -- Refuses a database that was restored from a dump: its cursors belong to the server that was dumped.
 --
--- Every entry point calls this, pops each time. A session stays with its server, so it remembers which one that is, and the oid of
--- the table cluster there. The hottest entry points (read_log, advance) only look whether the session remembers that.
+-- Every entry point of the log calls this; pops call it each time. A session stays with its server, so it remembers the server's
+-- identifier, and the oid of the table cluster. The hottest entry points (read_log, advance) only check that the session remembers.
 create or replace function postbus.check_cluster() returns void
 language plpgsql as $$
 declare
-    _ours postbus.cluster;
-    _here bigint;
+    _ours  postbus.cluster;
+    _here  bigint;
     _known text;
 begin
     select * into _ours from postbus.cluster c;
@@ -17,7 +17,7 @@ begin
     begin
         _here := (select system_identifier from pg_control_system());
     exception when insufficient_privilege then
-        null;       -- the table's own oid tells nevertheless
+        null;       -- the table's own oid shows it nevertheless
     end;
     if _ours.table_oid <> 'postbus.cluster'::regclass or _ours.identifier <> _here then
         perform postbus.refuse('PB507', 'this database was restored from a dump: its cursors belong to the server that was dumped',

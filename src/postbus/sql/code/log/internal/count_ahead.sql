@@ -1,9 +1,10 @@
--- How many messages, of those that a position shows, cursors of a topic have before them; and the id from which on there are
+-- Counts the messages that a position shows and that are ahead of the cursors of a topic. from_id is the id from which on there are
 -- `newest` of them: null if there are no more than that, or if newest is null.
 --
--- Partitions above all cursors are not read: what the sweep has counted there is taken, corrected by what the counter has seen and
--- the position does not show, or the other way round, and by what a cursor has already seen there. In other partitions this looks
--- above the lowest cursor, and below it for late segments. The partition that has from_id is read as a whole.
+-- Partitions above all cursors are not read: the sweep has counted their messages, and its count is corrected by messages that the
+-- counter has seen and the position does not show, or the other way round, and by messages that a cursor has already seen there.
+-- Other partitions are read above the lowest cursor, and below it for late segments. The partition that has from_id is read as a
+-- whole.
 create or replace function postbus.count_ahead(
     topic   postbus.topic,
     cursors postbus.log_cursor[],       -- of lane 0, 1, ...
@@ -28,17 +29,17 @@ declare
           select s.lane, s.sequence, s.txid, s.count, s.published_at from postbus.%1$I s
            where s.topic_id + 0 = $1 and pg_visible_in_snapshot(s.txid, (%3$s).snapshot)
              and s.txid >= pg_snapshot_xmax((%2$s).snapshot) and s.txid <= (%2$s).txid)';
-    _late  xid8[];      -- all that cursors have not seen below their sequences is of these transactions,
-    _from  xid8;        -- or from this one on
-    _to    xid8;
-    _partition  record;
-    _begin bigint;
-    _low   bigint;
-    _since bigint;      -- some cursors want nothing up to there, by its id
-    _plain boolean;
-    _table text;
-    _there text;
-    _more  bigint;
+    _late      xid8[];      -- segments below the cursors' sequences that cursors have not seen are of these transactions,
+    _from      xid8;        -- or of those from this one
+    _to        xid8;        -- up to this one
+    _partition record;
+    _begin     bigint;
+    _low       bigint;
+    _since     bigint;      -- some cursors leave out messages up to here, by their ids
+    _plain     boolean;
+    _table     text;
+    _unseen    text;        -- the query of the segments that cursors have not seen
+    _more      bigint;
 begin
     messages := 0;
     -- The least and the greatest: PostgreSQL 14 and 15 have no min and max of transaction ids.
@@ -87,7 +88,7 @@ begin
                    (select pg_snapshot_xmax((c.seen).snapshot) from unnest(cursors) as c order by 1 desc nulls last limit 1);
             _more := _partition.counted + coalesce(_more, 0);
         end if;
-        _there := format(
+        _unseen := format(
             'with lane as (select n - 1 as lane, $2[n] as cursor from generate_subscripts($2, 1) as n
              ), there as (
                 select s.sequence, s.lane, s.txid, s.count, s.published_at from postbus.%1$I s where s.topic_id = $1 and s.sequence > $4
@@ -104,11 +105,11 @@ begin
                  where pg_visible_in_snapshot(s.txid, ($3).snapshot)
              ) ', _table);
         if not _plain then
-            execute _there || 'select sum(u.unseen) from unseen u' into _more using topic.id, cursors, until, _low, _late, _from, _to;
+            execute _unseen || 'select sum(u.unseen) from unseen u' into _more using topic.id, cursors, until, _low, _late, _from, _to;
         end if;
         _more := messages + coalesce(_more, 0);
         if from_id is null and _more > newest then
-            execute _there || ', counted as (
+            execute _unseen || ', counted as (
                     select u.*, $8 + sum(u.unseen) over (order by u.sequence desc) as so_far from unseen u where u.unseen > 0
                 )
                 select postbus.first_id(n.sequence) + n.count - n.unseen + (n.so_far - $9)

@@ -1,4 +1,4 @@
--- How many messages, of those that a position shows, a group has before it, those of unwanted keys included, as for its lag; and
+-- Counts the messages that a position shows and that are ahead of a group, with those of unwanted keys, as for its lag. from_id is
 -- the id from which on there are `newest` of them: see count_ahead.
 create or replace function postbus.count_before(
     subscription_id bigint,

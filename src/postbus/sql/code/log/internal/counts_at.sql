@@ -1,4 +1,4 @@
--- How many messages the segments with these sequences have, of a topic and a lane. There is no row for others.
+-- The numbers of messages in the segments of a topic and a lane that have these sequences. Other sequences have no row.
 create or replace function postbus.counts_at(storage_id integer, topic_id bigint, lane integer, sequences bigint[])
 returns table (sequence bigint, count integer)
 language plpgsql stable
@@ -13,7 +13,7 @@ begin
                                         postbus.partition_name(storage_id, _epoch::integer))
                 using topic_id, sequences, lane;
         exception when undefined_table then
-            null;       -- it was dropped, or never was there
+            null;       -- the partition was dropped, or never existed
         end;
     end loop;
 end $$;

@@ -1,5 +1,5 @@
--- The last row of read_log: how to go on after reading up to a position, or behind the sequence at which the read stopped. Without
--- a position the cursor stays as it is.
+-- The last row of read_log: the cursor after reading up to a position, or up to the sequence at which the read stopped. Without a
+-- position the cursor stays as it is.
 create or replace function postbus.end_of_read(cursor postbus.log_cursor, target postbus.log_position, stopped_at bigint)
 returns postbus.log_row
 language sql stable parallel safe
@@ -12,7 +12,7 @@ return row(
                  (cursor).since_bound, (cursor).since_at, (cursor).since_id, (cursor).until, (cursor).since_snapshot)::postbus.log_cursor
         when (cursor).since_snapshot is null
         then row(target, null, null, null, (cursor).since_bound, (cursor).since_at, (cursor).since_id, (cursor).until, null)::postbus.log_cursor
-        -- All that it shows is seen: without it, groups come to the same position.
+        -- All that since_snapshot shows has been seen: without it, groups come to the same position.
         else row(target, null, null, null, case when (cursor).since_id is not null then (cursor).since_bound end,
                  null, (cursor).since_id, (cursor).until, null)::postbus.log_cursor
     end::text,

@@ -1,4 +1,4 @@
--- Whether a message is ahead of a group's cursor: the log will still bring it. A message that is no longer in the log is not.
+-- Whether a message is ahead of a group's cursor: the group will still read it. A message that is no longer in the log is not.
 create or replace function postbus.is_ahead(subscription_id bigint, lane integer, id bigint, sequence bigint) returns boolean
 language plpgsql stable as $$
 declare

@@ -1,7 +1,7 @@
 -- Whether a cursor is past a message: the group is done with it, or never wanted it.
 create or replace function postbus.is_past(
     cursor       postbus.log_cursor,
-    sequence   bigint,
+    sequence     bigint,
     txid         xid8,
     index        integer,
     count        integer,

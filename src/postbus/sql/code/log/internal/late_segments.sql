@@ -20,8 +20,8 @@ language sql stable as $$
            late.published_at, late.content_type, late.content_types, late.keys, late.correlation_ids, late.headers::text[],
            case when late_segments.in_lines then late.payloads else postbus.payloads_of(late.payloads, late.count, late.in_lines) end,
            null::text, null::text, null::boolean, null::text
-      -- By transaction id, one by one. Topic and lane are not to be looked up: their index would be read from the beginning of the
-      -- partition. Sequences tell which partitions to look at.
+      -- By transaction id, one by one. Adding zero keeps the planner from the index of topic and lane, which would be read from the
+      -- beginning of the partition. Sequences choose the partitions.
       from (select s.*
               from unnest(late_segments.open) as open (txid)
              cross join lateral (

@@ -1,8 +1,8 @@
--- Whether a cursor may follow another one of its lane: read_log gave it, or it is as harmless as that. It has seen what the
--- earlier one had, stands at no position that is still to come, and leaves out no later messages. last_number is the number of the
+-- Whether a cursor may follow another one of its lane: read_log returned it, or it is as harmless as such a cursor. It has seen
+-- what the earlier one had seen, has no position in the future, and leaves out no later messages. last_number is the number of the
 -- last segment, and xid the last transaction. Partitions are checked elsewhere: see last_epoch.
 --
--- Sequences and transaction ids may go back, since groups that read up to the same target stand there afterwards: see
+-- Sequences and transaction ids may go back, since groups that read up to the same target stand at that position afterwards: see
 -- next_position.
 create or replace function postbus.may_follow(cursor postbus.log_cursor, before postbus.log_cursor, last_number bigint, xid xid8)
 returns boolean

@@ -1,9 +1,9 @@
--- Messages that a group has before it in a lane, as the log has them: one row for each id, in the order of the ids. There is none
--- if the log has no such message at the given sequence, if the segment is one of another topic or lane, or if the group's cursor
--- is past it.
+-- Messages ahead of a group in a lane, as the log has them: one row for each id, in the order of the ids. All columns but the
+-- sequence are null if the log has no such message at the given sequence, if the segment is one of another topic or lane, or if the
+-- group's cursor is past the message.
 --
--- Segments of shared log storages are looked up by a plan that is kept. A partition that the plan does not know because it is new,
--- or that belongs to one topic alone, is looked up by its name.
+-- Segments of shared log storages are read by a query whose plan is kept. A partition that the plan does not know because it is
+-- new, or that belongs to one topic alone, is read by its name.
 create or replace function postbus.messages_ahead(
     subscription_id bigint,
     lane            integer,
@@ -12,7 +12,7 @@ create or replace function postbus.messages_ahead(
     sequences       bigint[]
 ) returns table (
     id             bigint,
-    sequence     bigint,
+    sequence       bigint,
     published_at   timestamptz,
     key            text,
     correlation_id text,
@@ -27,9 +27,9 @@ set enable_bitmapscan = off as $$
 declare
     _cursor   postbus.log_cursor;
     _segment  record;
-    _first    integer;          -- the first message of the segment that the group has before it
+    _first    integer;          -- the first message of the segment that is ahead of the group
     _payloads bytea[];
-    _lines    text[];           -- the payloads, where several of the segment's lines are asked for
+    _lines    text[];           -- the payloads, if several of the segment's lines are wanted
     _at       integer;
 begin
     select (c.cursor).* into _cursor from postbus.cursor c

@@ -1,4 +1,4 @@
--- Remembers messages that are settled ahead of their group's cursor, so that nobody handles them again.
+-- Remembers messages that are settled ahead of their group's cursor, so that they are not delivered again.
 --
 -- Writes: settled_ahead.
 create or replace function postbus.note_settled_ahead(subscription_id bigint, lane integer, ids bigint[], sequences bigint[]) returns void

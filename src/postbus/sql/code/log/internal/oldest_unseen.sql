@@ -1,11 +1,11 @@
--- When the first message was published that a cursor has before it in a lane; null if there is none.
+-- The time at which the first message ahead of a cursor in a lane was published; null if there is none.
 create or replace function postbus.oldest_unseen(topic postbus.topic, cursor postbus.log_cursor, lane integer) returns timestamptz
 language plpgsql stable as $$
 declare
-    _seen  postbus.log_position := cursor.seen;
-    _late  xid8[] := array(select x from pg_snapshot_xip(_seen.snapshot) as x where x <= _seen.txid);
-    _partition  integer;
-    _found postbus.log_row;
+    _seen      postbus.log_position := cursor.seen;
+    _late      xid8[] := array(select x from pg_snapshot_xip(_seen.snapshot) as x where x <= _seen.txid);
+    _partition integer;
+    _found     postbus.log_row;
 begin
     for _partition in
         select l.epoch from postbus.log_partition l

@@ -4,12 +4,12 @@
 --
 -- A snapshot does not show the transactions that it lists as open, and all from its xmax on. Most of their segments lie above the
 -- seen sequence, in one range of an index. Only transactions up to the seen txid can have some below it. These few are looked up
--- by id; something is added to the other columns, so that no other index fits.
+-- by id; zero is added to the other columns, so that no other index fits.
 create or replace function postbus.read_partition_sql(storage_id integer, epoch integer, has_late boolean, in_lines boolean) returns text
 language plpgsql immutable as $$
 declare
-    _partition    text := format('postbus.%I', postbus.partition_name(storage_id, epoch));
-    _columns text := 's.sequence, s.lane, s.count, s.bytes,
+    _partition text := format('postbus.%I', postbus.partition_name(storage_id, epoch));
+    _columns   text := 's.sequence, s.lane, s.count, s.bytes,
                       greatest(case when s.sequence = $10 then $14 + 1 else 0 end,
                                case when s.sequence <= $11 and postbus.first_id(s.sequence) = $13 & -1024 then ($13 & 1023)::integer else 0 end)
                           as first_index,

@@ -1,5 +1,5 @@
--- The slow path of read_log: reads in pieces, up to a given position or from one half-way, from several partitions, and late
--- segments, which lie below the seen sequence since they were published before and committed after it.
+-- The slow path of read_log: reads part of a step, up to a given target or on from the middle of the step, from several partitions,
+-- and late segments, which lie below the seen sequence since they were published before and committed after it.
 create or replace function postbus.read_partitions(
     topic     postbus.topic,
     lanes     integer[],
@@ -14,15 +14,15 @@ declare
     _target   postbus.log_position := coalesce(cursor.target, cursor.until, target);
     _is_new   boolean := _target is null;
     _sequence bigint;
-    _snapshot pg_snapshot;          -- shows what there is to be read
+    _snapshot pg_snapshot;          -- shows the segments that may be read
     _since    bigint := greatest((cursor.seen).sequence + 1, cursor.done_sequence);
     _late     xid8[] := '{}';
     _has_late boolean;
     _low      bigint;
     _current  integer;              -- the epoch of the partition that is written to
     _learned  boolean;              -- assigned, which is quicker than to perform a statement
-    _by_name  boolean;              -- each partition alone: they are many, or the storage is new
-    _epochs   integer[];            -- of the partitions to look at; null for what is late in all of them
+    _by_name  boolean;              -- each partition by its name: the storage is the topic's own, or is new
+    _epochs   integer[];            -- of the partitions to read; null for late segments of all of them
     _closed   boolean[];
     _epoch    integer;
     _reading  refcursor;
@@ -40,7 +40,7 @@ begin
     elsif current_setting('transaction_isolation') not in ('read committed', 'read uncommitted')
           and _target.snapshot::text <> pg_current_snapshot()::text then
         perform postbus.refuse('PB402',
-            format('up to a given position the log cannot be read in a transaction that is %s', current_setting('transaction_isolation')),
+            format('the log cannot be read up to a given position in a transaction that is %s', current_setting('transaction_isolation')),
             'use READ COMMITTED: the transaction''s own snapshot may be older than that position');
     else
         _snapshot := _target.snapshot;
@@ -51,7 +51,7 @@ begin
         return next postbus.end_of_read(cursor, null, null);
         return;
     end if;
-    _current := postbus.published_epoch(topic.storage_id);     -- after the snapshot, which may show what is there
+    _current := postbus.published_epoch(topic.storage_id);     -- after the snapshot: it shows nothing of later partitions
     _by_name := topic.storage = 'own' or _current is null;
     _learned := postbus.learn_of_partitions();         -- after the epoch, whose partition this session must know
     if pg_snapshot_xmin((cursor.seen).snapshot) < pg_snapshot_xmax((cursor.seen).snapshot) then
@@ -78,10 +78,10 @@ begin
         _epoch := _epochs[_n];
         -- Locked, so that it is not dropped meanwhile. A partition that is gone had nothing for a live group.
         continue when _closed[_n] and not postbus.lock_partition(topic.storage_id, _epoch);
-        -- Limit: as many as are wanted, the one that was done last, and one that tells that there are more.
+        -- Limit: the segments that are wanted, the one that was done last, and one that shows that there are more.
         if _epoch is null then
-            -- They lie below the seen sequence, and so come first. This plan is kept, and that of the last query, since making a plan
-            -- takes longer than most reads.
+            -- Late segments lie below the seen sequence, and so come first. The plans of this query and of the last one are kept,
+            -- since making a plan takes longer than most reads.
             open _reading for
                 select late.* from postbus.late_segments(topic.storage_id, topic.id, lanes, cursor, _late, greatest(cursor.done_sequence, _low),
                                                          _since, _snapshot, in_lines, greatest(max_count - _count, 0) + 2) as late;
@@ -116,7 +116,7 @@ begin
             continue when _segment.sequence = cursor.done_sequence and cursor.done_index >= _segment.count - 1;
             _stopped := _count > 0 and (_count >= max_count or _bytes >= max_bytes);
             exit partitions when _stopped;
-            -- As it is: assigned to variables, arrays would be taken apart and put together again.
+            -- The row as it is: assigned to variables, arrays would be taken apart and put together again.
             return next _segment;
             _last := _segment.sequence;
             _count := _count + _segment.count - _segment.first_index;

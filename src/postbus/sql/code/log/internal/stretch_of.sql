@@ -1,4 +1,4 @@
--- The stretch in which a subscription stands in a lane: what it reads now belongs to it.
+-- The current stretch of a subscription in a lane: messages that it reads now belong to this stretch.
 create or replace function postbus.stretch_of(subscription_id bigint, lane integer) returns bigint
 language sql stable as $$
     select st.number from postbus.stretch st

@@ -1,8 +1,7 @@
--- How many messages of a segment a cursor has before it. The same rules as in read_log, for functions that look at a whole
--- partition.
+-- How many messages of a segment are ahead of a cursor. The same rules as in read_log, for functions that read a whole partition.
 create or replace function postbus.unseen_in_segment(
     cursor       postbus.log_cursor,
-    sequence   bigint,
+    sequence     bigint,
     txid         xid8,
     count        integer,
     published_at timestamptz

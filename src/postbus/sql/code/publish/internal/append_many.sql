@@ -1,7 +1,7 @@
 -- Appends many messages to the log, and returns their ids in order. Messages of one lane share segments.
 --
 -- A segment has at most 16 MiB, or one message. pg_dump writes a row as text, in which a bytea takes twice its size, and other
--- text up to four times, and no row may reach 1 GB there. Arrays in memory tell their size at once.
+-- text up to four times its size, and such a row must stay below 1 GB. The size of an array in memory is known at once.
 --
 -- Writes: see append_segment.
 create or replace function postbus.append_many(

@@ -1,8 +1,8 @@
 -- Appends messages of one lane to the log, as one segment. If no lane is given, it follows from the number. Returns the segment's
 -- number.
 --
--- In this order: the transaction's id, the storage's epoch, the number. So a transaction that begins to write later gets a higher
--- sequence, and a closed partition gets nothing from transactions that begin later.
+-- The order matters: first the transaction's id, then the storage's epoch, then the number. So a transaction that begins to write
+-- later gets a higher sequence, and a closed partition gets nothing from transactions that begin later.
 --
 -- Writes: segment.
 create or replace function postbus.append_segment(
@@ -33,8 +33,8 @@ begin
         if not exists (select from postbus.log_partition l
                         where l.storage_id = append_segment.storage_id and l.epoch = 1 and l.closed_txid is null) then
             perform postbus.refuse('PB507', format('sequence postbus.log_epoch_%s has lost its value', storage_id),
-                format('find the newest table postbus.segment_%s_N that has rows, and set it to that N: select setval(''postbus.log_epoch_%s'', N)',
-                   storage_id, storage_id));
+                format('find the newest table postbus.segment_%s_N that has rows, and set the sequence to that N: '
+                       'select setval(''postbus.log_epoch_%s'', N)', storage_id, storage_id));
         end if;
         execute format('insert into postbus.%I (storage_id, sequence, txid, topic_id, lane, count, bytes, published_at, content_type,
                                                 content_types, keys, correlation_ids, headers, payloads, in_lines)

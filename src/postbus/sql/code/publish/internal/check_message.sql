@@ -25,8 +25,8 @@ begin
             'a priority goes from 0 (last) to 9 (first); 4 is usual');
     end if;
     if topic.semantics = 'PUB_SUB' and (priority <> 4 or delay is not null or deliver_at is not null) then
-        perform postbus.refuse('PB402', format('topic %L is PUB_SUB: it has no priorities, delays and schedules', topic.name),
-            'leave priority, delay and deliver_at out, or use a QUEUE topic');
+        perform postbus.refuse('PB402', format('topic %L is PUB_SUB: it has no priorities, delays or schedules', topic.name),
+            'leave out priority, delay and deliver_at, or use a QUEUE topic');
     end if;
     if delay is not null and deliver_at is not null then
         perform postbus.refuse('PB402', 'delay and deliver_at are both given', 'give one of them');
@@ -45,18 +45,18 @@ begin
             'put the data into the payload');
     elsif headers ? 'event-id' and not postbus.is_event_id(headers ->> 'event-id') then
         perform postbus.refuse('PB402', format('header event-id %L is not an identity', left(headers ->> 'event-id', 220)),
-            'give 1 to 200 printable ASCII characters, such as a UUID, or leave it out: the message gets one');
+            'give 1 to 200 printable ASCII characters, such as a UUID, or leave the header out: the message gets an event id');
     end if;
     if topic.ordered and key is null then
-        perform postbus.refuse('PB402', 'a message of an ordered topic needs a key', 'give key, which order is kept by');
+        perform postbus.refuse('PB402', 'a message of an ordered topic needs a key', 'give a key: order is kept for messages with the same key');
     elsif topic.named_lanes and key is null then
-        perform postbus.refuse('PB402', format('a message of topic %L needs a key', topic.name), 'give key, which names its lane');
+        perform postbus.refuse('PB402', format('a message of topic %L needs a key', topic.name), 'give a key: it names the lane');
     end if;
     -- An index entry has room for about 2700 bytes.
     if length(key) > 1000 or octet_length(key) > 2000 then
-        perform postbus.refuse('PB402', 'key has more than 1000 characters or 2000 bytes', 'use a shorter one, or its hash');
+        perform postbus.refuse('PB402', 'key has more than 1000 characters or 2000 bytes', 'use a shorter key, or a hash of it');
     elsif length(dedup_key) > 1000 or octet_length(dedup_key) > 2000 then
-        perform postbus.refuse('PB402', 'dedup_key has more than 1000 characters or 2000 bytes', 'use a shorter one, or its hash');
+        perform postbus.refuse('PB402', 'dedup_key has more than 1000 characters or 2000 bytes', 'use a shorter dedup_key, or a hash of it');
     elsif length(correlation_id) > 500 then     -- without a limit many of them would make a row too large: see append_many
         perform postbus.refuse('PB402', 'correlation_id has more than 500 characters', 'use a shorter one, or its hash');
     elsif not postbus.is_content_type(content_type) then

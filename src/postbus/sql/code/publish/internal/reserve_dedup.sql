@@ -1,7 +1,7 @@
 -- The id of the message that a deduplication key stands for: a new one at the key's first use within the topic's window, otherwise
 -- that of the message published first.
 --
--- Waits while another transaction that uses the same key is open: only its end tells who was first.
+-- Waits while another transaction that uses the same key is open: only its end tells which of them was first.
 --
 -- Writes: dedup.  Locks: the dedup row of the key.
 create or replace function postbus.reserve_dedup(

@@ -1,4 +1,4 @@
--- Splits text into lines, in the quickest way. Null if it is no text, or if the database cannot tell.
+-- Splits text into lines, in the quickest way. Null if the bytes are no text, or if the database's encoding is not UTF8.
 create or replace function postbus.text_lines(lines bytea) returns text[]
 language plpgsql immutable strict as $$
 begin

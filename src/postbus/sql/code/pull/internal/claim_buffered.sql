@@ -1,17 +1,17 @@
--- Leases up to max_count messages from the pull buffers of subscriptions to a pop with this token, and at most max_bytes of
--- payload, but always one message. Returns how many. Each lease counts an attempt: it begins now. A message whose last attempt has
+-- Leases up to max_count messages from the pull buffers of subscriptions to a pop with this token, of at most max_bytes of payload,
+-- but at least one message. Returns their number. Each lease counts an attempt, which begins now. A message whose last attempt has
 -- ended with its lease is given up.
 --
 -- Messages are taken in the order in which they became due; of each key the first ones, in order, while no other pop has a message
 -- of that key in hand. The oldest come first, and each key gets its share, so that no key waits for long.
 --
--- A message whose lease ended without an answer is a suspect: it may be what ends the processes that try it. It is leased alone,
+-- A message whose lease ended without an answer is a suspect: it may have ended the process that handled it. It is leased alone,
 -- to a member that has nothing else in hand, or, after a minute, to any member. If its lease ends again, the attempt counts, and
 -- it waits for the topic's backoff. Attempts of messages that were in hand together do not count.
 --
 -- Losing the first message of a key loses those behind it, too: the next pop handles them after the first.
 --
--- If `since` is given, only messages that became due after it are looked at: see pop.
+-- If `since` is given, only messages that became due after it are considered: see pop.
 --
 -- Writes: deferred; see settle_popped.  Locks: rows of deferred (skip locked, and those of the same key behind them).
 create or replace function postbus.claim_buffered(
@@ -33,12 +33,12 @@ set enable_bitmapscan = off
 set enable_hashjoin = off
 set enable_mergejoin = off as $$
 declare
-    _held    integer[] := array(select l.lane from postbus.lane l join postbus.worker w on w.name = l.holder
-                               where l.subscription_id = any (subscription_ids) and w.seen_at >= as_of - topic.lease);
-    _passes boolean := exists (select from postbus.subscription s where s.id = any (subscription_ids) and s.on_failure = 'pass');
-    _heads   tid[];
-    _spent   bigint[];
-    _count   integer;
+    _held       integer[] := array(select l.lane from postbus.lane l join postbus.worker w on w.name = l.holder
+                                    where l.subscription_id = any (subscription_ids) and w.seen_at >= as_of - topic.lease);
+    _passes     boolean := exists (select from postbus.subscription s where s.id = any (subscription_ids) and s.on_failure = 'pass');
+    _heads      tid[];
+    _spent      bigint[];
+    _count      integer;
     _is_suspect boolean;
 begin
     loop
@@ -104,7 +104,7 @@ begin
                             + case when s.was_alone and r.attempts >= 2 then postbus.backoff(topic, r.attempts) else interval '0' end
               from sized s
              where r.ctid = s.tid and s.turn <= max_count and (s.before < max_bytes or s.turn = 1)
-               and r.due_at <= as_of       -- not taken by somebody else meanwhile
+               and r.due_at <= as_of       -- not taken by another pop meanwhile
             returning r.id, r.attempts, r.suspected
         )
         select array_agg(taken.id) filter (where taken.attempts > topic.max_attempts), count(*), bool_or(taken.suspected)

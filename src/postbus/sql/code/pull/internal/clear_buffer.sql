@@ -1,5 +1,6 @@
--- Removes messages from the pull buffer of a subscription that were published before a time and never popped, because the group is
--- not to get them from there. Messages behind one that failed stay, and the rest of each key goes on. Returns how many.
+-- Removes messages from the pull buffer of a subscription that were published before a time and never popped, because the group
+-- must not get them from there. Messages behind a failed one stay, and the remaining messages of each key go on. Returns the number
+-- of removed messages.
 --
 -- Writes: deferred, receipt.  Locks: the rows that it removes.
 create or replace function postbus.clear_buffer(subscription_id bigint, before timestamptz default 'infinity') returns bigint
@@ -15,7 +16,7 @@ begin
            for update of r);
     perform postbus.note_left_behind(postbus.subscribed_topic(subscription_id), _gone, 'SKIPPED');
     delete from postbus.deferred r where r.ctid = any (_gone);
-    -- Not only of those that are gone: somebody may just have put others behind them.
+    -- All keys, not only those of removed messages: another session may just have parked messages behind these.
     perform postbus.unpark_all(subscription_id);
     return cardinality(_gone);
 end $$;

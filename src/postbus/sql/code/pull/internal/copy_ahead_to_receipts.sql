@@ -1,11 +1,11 @@
--- Writes receipts of what the groups of a topic, or one subscription, have settled ahead of their cursors until now. So these
--- messages stay completed, although the positions of the groups do not say so.
+-- Writes receipts of messages that the groups of a topic, or one subscription, have settled ahead of their cursors until now. So
+-- these messages stay completed, although the positions of the groups do not say so.
 --
 -- Writes: receipt.
 create or replace function postbus.copy_ahead_to_receipts(topic postbus.topic, subscription_id bigint default null) returns void
 language plpgsql as $$
 declare
-    -- The last transaction that has ended: the joining of now shows it, and earlier ones do not.
+    -- The last transaction id so far: the snapshot of a joining that is noted now shows it, those of earlier joinings do not.
     _last xid8 := ((pg_snapshot_xmax(pg_current_snapshot())::text)::bigint - 1)::text;
 begin
     with one as materialized (
@@ -15,7 +15,7 @@ begin
           join postbus.settled_ahead a on a.subscription_id = part.subscription_id and a.lane = part.lane
          cross join lateral (select generate_series(lower(run), upper(run) - 1) as index from unnest(a.indexes) as run) as index
          where postbus.is_ahead(a.subscription_id, a.lane, postbus.first_id(a.sequence) + index, a.sequence)
-    ), told as (
+    ), marked as (
         update postbus.receipt r set deviates = true
           from one where r.storage_id = topic.storage_id and r.subscription_id = one.subscription_id and r.id = one.id and r.deviates is not true
     )

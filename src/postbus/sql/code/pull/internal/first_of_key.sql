@@ -1,6 +1,6 @@
--- The first message of a key in the pull buffers of subscriptions, locked, if a pop may take it now: it is due, nobody has a
--- message of the key in hand, and no worker holds the lane (`held`). Messages that wait for a retry are passed by if the group
--- lets others pass.
+-- The first message of a key in the pull buffers of subscriptions, locked, if a pop may take it now: it is due, no message of the
+-- key is in hand, and its lane is not one of `held`, the lanes that workers hold. Messages that wait for a retry do not count if
+-- the group lets others pass.
 --
 -- Locks: rows of deferred (skip locked).
 create or replace function postbus.first_of_key(
@@ -20,7 +20,7 @@ begin
             select r.ctid from postbus.deferred r
              where r.subscription_id = part.id and r.lane = postbus.lane_of(first_of_key.key, topic.lanes)
                and r.key = first_of_key.key and not (passes and postbus.awaits_retry(r, as_of))
-             order by r.sequence, r.id limit 1) as first         -- if that is locked, the next one is not to be had, either
+             order by r.sequence, r.id limit 1) as first         -- if it is locked, the next one must not be taken, either
           join postbus.deferred r on r.ctid = first.ctid
          where not r.parked and r.due_at <= as_of and r.lane <> all (held)
            and not exists (

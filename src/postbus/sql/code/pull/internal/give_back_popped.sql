@@ -1,7 +1,7 @@
 -- Returns messages that a pop has in hand to the pull buffer: those with these ids, or all with the token. They are tried again
 -- after `delay` or the topic's backoff; or at once, if the attempt does not count.
 --
--- They hold up their keys, unless the group lets later messages pass: messages of the same key behind them that this pop has in
+-- Unless the group lets later messages pass, their keys wait for them: messages of the same key behind them that this pop has in
 -- hand go back as well, as if they had not been popped, so that none is done before them.
 --
 -- Writes: deferred.
@@ -14,7 +14,7 @@ create or replace function postbus.give_back_popped(
     as_of   timestamptz
 ) returns void
 language sql as $$
-    with held as (
+    with in_hand as (
         select r.ctid as tid, r.subscription_id, r.lane, r.key, r.sequence, r.id, t as topic, s.on_failure = 'block' as blocks,
                ids is null or r.id = any (ids) as is_asked
           from postbus.deferred r
@@ -25,9 +25,9 @@ language sql as $$
         select h.tid, h.is_asked, h.topic,
                h.blocks and h.key is not null
                and row_number() over (partition by h.subscription_id, h.lane, h.key order by h.sequence, h.id) > 1 as is_behind
-          from held h
+          from in_hand h
          where h.is_asked
-            or h.blocks and exists (select from held before
+            or h.blocks and exists (select from in_hand before
                                      where before.is_asked and before.subscription_id = h.subscription_id and before.lane = h.lane
                                        and before.key = h.key and (before.sequence, before.id) < (h.sequence, h.id))
     )

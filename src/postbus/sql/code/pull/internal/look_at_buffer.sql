@@ -1,4 +1,4 @@
--- Whether the pull buffers of subscriptions have roughly enough messages for a pop, and since when the first of them is due.
+-- Whether the pull buffers of subscriptions have roughly enough messages for a pop, and when the first of them was due.
 create or replace function postbus.look_at_buffer(
     subscription_ids bigint[],
     topic            postbus.topic,

@@ -1,5 +1,5 @@
--- Whether the log has something for a pulling group, and roughly since when; null if not. Cheap; a wrong yes does no harm, since
--- read_log looks closely. For a topic with its own log storage the answer is known only by reading.
+-- Roughly since when the log has messages for a pulling group; null if it has none. Cheap; a time although there are none does no
+-- harm, since read_log finds that out. For a topic with its own log storage only a read tells, so the answer is -infinity.
 create or replace function postbus.news_since(subscription_id bigint) returns timestamptz
 language plpgsql stable
 set plan_cache_mode = force_generic_plan
@@ -19,13 +19,13 @@ begin
                                      where c.subscription_id = news_since.subscription_id) as one
     loop
         if _cursor.target is not null then
-            return '-infinity';     -- half-way
+            return '-infinity';     -- in the middle of a step
         end if;
         select s.published_at into _at from postbus.segment_shared s
          where s.storage_id = _topic.storage_id and s.topic_id = _topic.id and s.sequence > (_cursor.seen).sequence
            and not pg_visible_in_snapshot(s.txid, (_cursor.seen).snapshot)
          order by s.topic_id, s.sequence limit 1;
-        if _at is null then         -- what was committed late lies before that: see read_log
+        if _at is null then         -- late segments lie below that: see read_log
             select s.published_at into _at
               from (select open.txid as low, open.txid as high from pg_snapshot_xip((_cursor.seen).snapshot) as open (txid)
                      union all
@@ -39,6 +39,6 @@ begin
             return _at;
         end if;
     end loop;
-    -- A storage that is new may not be known here: see published_epoch.
+    -- This session may not know a new storage: see published_epoch.
     return case when postbus.published_epoch(_topic.storage_id) is null then statement_timestamp() end;
 end $$;

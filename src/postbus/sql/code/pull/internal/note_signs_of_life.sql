@@ -1,7 +1,7 @@
--- Notes that groups live because somebody settles, or extends the leases of, messages that pops have in hand with these tokens.
+-- Notes that groups live because a consumer settles, or extends the leases of, messages that pops have in hand with these tokens.
 --
--- A transaction that settles messages may stay open for long. So unless at_once is given, the row of an ACTIVE group, which others
--- need, is not touched. Instead a row of its own is inserted, at most twice per heartbeat interval, and counts when the
+-- A transaction that settles messages may stay open for long. So unless at_once is given, it does not touch the row of an ACTIVE
+-- group, which others need. Instead it inserts a row into sign_of_life, at most twice per heartbeat interval, which counts when the
 -- transaction has committed: see detect_dead. A DEAD group comes back at once if that is possible: see note_life.
 --
 -- Writes: sign_of_life; see note_life.
@@ -14,8 +14,8 @@ declare
 begin
     for _quiet in
         select distinct own.id, own.state
-          from unnest(tokens) as held (token)
-         cross join lateral (select r.subscription_id from postbus.deferred r where r.token = held.token limit 1) as one
+          from unnest(tokens) as given (token)
+         cross join lateral (select r.subscription_id from postbus.deferred r where r.token = given.token limit 1) as one
           join postbus.subscription s on s.id = one.subscription_id
           join postbus.subscription own on own.id = coalesce(s.catch_up_of, s.id)
           join postbus.topic t on t.id = own.topic_id

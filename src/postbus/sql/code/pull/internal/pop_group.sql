@@ -1,11 +1,11 @@
 -- Leases up to max_count messages of a topic for a group: see pop.
 --
--- Whenever the pull buffer has too little for this pop, messages are first moved to it from the log. A pop of one key, or of a
--- group that wants some keys only, may have to move more than it asks for until it finds its own.
+-- If the pull buffer has too few messages for this pop, the pop first moves messages to it from the log. A pop of one key, or of a
+-- group that wants some keys only, may have to move more than it asks for until it finds messages of these keys.
 --
--- A DEAD group comes back, and gets messages at once. `place` is the position that the resurrection took, if the caller has
--- brought the group back. While another transaction is bringing it back, this pop gets what is in the buffer. A transaction that
--- has written cannot bring a group back, so its pop is refused.
+-- A DEAD group comes back, and gets messages at once. `position` is that which the resurrection took, if the caller has brought the
+-- group back. While another transaction is bringing it back, this pop gets messages that are in the buffer. A transaction that has
+-- written cannot bring a group back, so its pop is refused.
 --
 -- Writes: see fill_buffer, claim_buffered and note_life.
 create or replace function postbus.pop_group(
@@ -16,10 +16,10 @@ create or replace function postbus.pop_group(
     lease      interval,
     key        text,
     auto_ack   boolean,
-    scan_floor      text,
+    scan_floor text,
     max_bytes  bigint,
     as_of      timestamptz,
-    "position"      text default null
+    "position" text default null
 ) returns setof postbus.popped
 language plpgsql as $$
 declare
@@ -29,7 +29,7 @@ declare
     _part   bigint;
     _since  timestamptz := case when scan_floor like '3%' then to_timestamp(substr(scan_floor, 2)::double precision) else '-infinity' end;
     _found  postbus.deferred[];
-    _shelf  record;
+    _buffer record;
     _read   record;
     _row    postbus.popped;
     _end    postbus.popped;
@@ -54,20 +54,20 @@ begin
     lease := coalesce(lease, _topic.lease);
     _parts := array(select s.id from postbus.subscription s
                      where s.id = _group.id or s.catch_up_of = _group.id and s.state = 'ACTIVE' order by s.id);
-    select * into _shelf from postbus.look_at_buffer(_parts, _topic, max_count, key, _since, as_of);
-    if _shelf.is_enough then
+    select * into _buffer from postbus.look_at_buffer(_parts, _topic, max_count, key, _since, as_of);
+    if _buffer.is_enough then
         _taken := postbus.claim_buffered(_parts, _topic, _token, member, max_count, max_bytes, lease, key, _since, as_of);
         _end.more := _end.more or _taken > 0;
     end if;
-    if _taken = 0 then      -- too little is there, or it waits behind what others have in hand
-        for _round in 1 .. case when position is null then 1 else 3 end loop      -- one that came back gets messages now: see is_on_its_way
+    if _taken = 0 then      -- there are too few messages, or they wait behind messages in hand
+        for _round in 1 .. case when position is null then 1 else 3 end loop      -- a group that came back gets messages now: see is_on_its_way
             _end.more := false;
             foreach _part in array _parts loop
-                -- Of one key, or some, what comes first in the log may all be of others.
+                -- If one key, or some, are wanted, the first messages in the log may all be of other keys.
                 select * into _read
                   from postbus.fill_buffer(_part, _topic, case when num_nonnulls(key, _group.keys) > 0 then greatest(max_count, 10000)
                                                           when max_count < 100 then 1000 else max_count end,
-                                      max_bytes, case when _shelf.first_due is null then max_count - _taken else 0 end, key, _token, member,
+                                      max_bytes, case when _buffer.first_due is null then max_count - _taken else 0 end, key, _token, member,
                                       lease, as_of, position);
                 _taken := _taken + _read.taken;
                 _end.more := _end.more or _read.more or _read.buffered > _read.taken;
@@ -94,9 +94,9 @@ begin
     if _group.seen_at < as_of - _topic.heartbeat_interval / 2 or _group.stopped_at >= _group.seen_at then
         perform postbus.note_life(array[_group.id], as_of);
     end if;
-    -- What became due two seconds before the first that was found is settled, or somebody has it in hand. Dead rows of it
-    -- are not to be stepped over, however long they stay.
-    _end.next_scan_floor := '3' || extract(epoch from coalesce(_shelf.first_due, as_of) - interval '2 seconds')::text;
+    -- Messages that became due two seconds before the first one found are settled or in hand. The next pop does not step over their
+    -- dead rows, however long these stay.
+    _end.next_scan_floor := '3' || extract(epoch from coalesce(_buffer.first_due, as_of) - interval '2 seconds')::text;
     if not _end.more then
         select min(next.due_at) - as_of into _end.next_due
           from unnest(_parts) as part (id)

@@ -1,5 +1,5 @@
--- The positions at which a group's lanes stand that no worker holds, the oldest first. Lanes at the same position are read
--- together, and stay together.
+-- The positions of those lanes of a group that no worker holds, the oldest first. Lanes at the same position are read together, and
+-- stay together. is_on_its_way: the lanes are in the middle of a step.
 create or replace function postbus.positions_to_buffer(subscription_id bigint, lease interval, as_of timestamptz) returns table (
     cursor           text,
     needs_target     boolean,

@@ -1,5 +1,5 @@
 -- The scopes of which a consumer has messages in hand that it popped from all topics of the scope: its group lives in each of
--- these. Forgets pops whose messages are settled, or in hand of somebody else.
+-- these topics. Forgets pops whose messages are settled, or in hand of another consumer.
 --
 -- Writes: scope_pop.  Locks: its rows (skip locked).
 create or replace function postbus.scopes_in_hand(as_of timestamptz) returns bigint[]

@@ -14,13 +14,13 @@ create or replace function postbus.settle_popped(
 ) returns table (message_id bigint, became text)
 language plpgsql as $$
 declare
-    _done  bigint[] := '{}';
-    _back  bigint[] := '{}';
-    _dead  bigint[] := '{}';
-    _lines jsonb;       -- keys that go on, since the group lets others pass
-    _whose bigint := (select coalesce(s.catch_up_of, s.id)
-                        from (select r.subscription_id from postbus.deferred r where r.token = settle_popped.token limit 1) as one
-                        join postbus.subscription s on s.id = one.subscription_id);
+    _done     bigint[] := '{}';
+    _back     bigint[] := '{}';
+    _dead     bigint[] := '{}';
+    _lines    jsonb;       -- keys that go on, since the group lets others pass
+    _group_id bigint := (select coalesce(s.catch_up_of, s.id)
+                           from (select r.subscription_id from postbus.deferred r where r.token = settle_popped.token limit 1) as one
+                           join postbus.subscription s on s.id = one.subscription_id);
 begin
     perform postbus.note_signs_of_life(array[token], as_of);
     if outcome = 'done' then
@@ -28,7 +28,7 @@ begin
     elsif outcome = 'dead' then
         _dead := postbus.finish_popped(token, ids, true, reason, error, as_of);
     else
-        -- All of the token are locked (hence the offset): those behind one that fails go back, too.
+        -- All messages of the token are locked (hence the offset): those behind a failed one go back, too.
         select coalesce(array_agg(r.id) filter (where outcome = 'release' or r.attempts < limits.most), '{}'),
                coalesce(array_agg(r.id) filter (where outcome = 'retry' and r.attempts >= limits.most), '{}'),
                jsonb_agg(jsonb_build_object('subscription_id', s.id, 'lane', r.lane, 'key', r.key))
@@ -47,7 +47,7 @@ begin
     end if;
     if outcome <> 'release' and cardinality(_done || _dead || _back) > 0 then
         insert into postbus.group_tally (subscription_id, at, handled, failed)
-        values (_whose, as_of, cardinality(_done), cardinality(_dead || _back));
+        values (_group_id, as_of, cardinality(_done), cardinality(_dead || _back));
     end if;
     return query
     select one.id, 'done' from unnest(_done) as one (id)

@@ -1,5 +1,5 @@
--- Refuses invalid parameters of a claim, and a claim from a PUB_SUB topic. If the topic was a queue, and messages are left in it,
--- these may be claimed: then moved is true, and ordered says whether the queue was ordered.
+-- Refuses invalid parameters of a claim, and a claim from a PUB_SUB topic. If the topic was a queue, and messages are left in the
+-- queue, these may be claimed: then moved is true, and ordered says whether the queue was ordered.
 create or replace function postbus.check_claim(
     topic     postbus.topic,
     name      text,

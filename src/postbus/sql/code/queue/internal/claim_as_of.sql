@@ -1,28 +1,28 @@
--- Leases up to max_count due messages of a topic to one member, and at most max_bytes of payload and headers, but always one message.
--- A lease is one row, so it has at most 10,000 messages and 64 MiB, whatever is asked for: see append_many.
+-- Leases up to max_count due messages of a topic to one member, of at most max_bytes of payload and headers, but at least one
+-- message. A lease is one row, so it has at most 10,000 messages and 64 MiB, whatever the caller asks for: see append_many.
 --
--- The messages come as arrays, one element each; the token is null if there is nothing to do. The member hands next_scan_floor to its next
--- claim of the same topic on this server. more says that asking again at once is worth it; if nothing was found, next_due tells how
--- long it is until something is expected. moved: the queue became PUB_SUB, and what is left in it is claimed.
+-- The messages are returned as arrays, one element each; the token is null if there are none. The member gives next_scan_floor to
+-- its next claim of the same topic on this server. `more` says that a claim is likely to find messages at once; if nothing was
+-- found, next_due is the time until a message is due. moved: the topic became PUB_SUB, and the messages were left in its queue.
 --
--- A claim that finds nothing writes nothing. Each message taken counts its attempt: it begins now. If the process ends, the attempt
--- is taken back, unless the message was alone: see return_expired. What was in hand with others then comes first, and apart: see
--- claim_suspects. Workers claim without with_suspects: suspects are left to whoever asks for them, and no message is taken alone.
+-- A claim that finds nothing writes nothing. It counts an attempt of each message, which begins now. If the process ends, only an
+-- attempt of a message that was alone counts: see return_expired. Others are claimed first then, and apart: see claim_suspects.
+-- Workers claim without with_suspects: they call claim_suspects for these, and no message of the lease counts as alone.
 --
 -- Writes: queued, delayed, lease, busy_key.  Locks: queued and delayed rows (skip locked), busy_key.
 create or replace function postbus.claim_as_of(
-    topic     text,
-    member    text,
-    max_count integer,
-    lease     interval default null,
-    scan_floor     text default null,
-    max_bytes bigint default 16777216,
-    as_of     timestamptz default clock_timestamp(),
+    topic         text,
+    member        text,
+    max_count     integer,
+    lease         interval default null,
+    scan_floor    text default null,
+    max_bytes     bigint default 16777216,
+    as_of         timestamptz default clock_timestamp(),
     with_suspects boolean default true,
     out token           uuid,
     out ends_at         timestamptz,
     out lease_length    interval,
-    out next_scan_floor      text,
+    out next_scan_floor text,
     out more            boolean,
     out ordered         boolean,
     out next_due        interval,
@@ -44,17 +44,17 @@ set enable_bitmapscan = off
 set enable_hashjoin = off
 set enable_mergejoin = off as $$
 declare
-    _topic     postbus.topic := postbus.topic_options(topic);
-    -- The digit tells the format: a scan floor of another version of Postbus is none.
-    _scan_floor     postbus.scan_floor := case when scan_floor like '2%' then substr(scan_floor, 2)::postbus.scan_floor end;
-    _snapshot  pg_snapshot := pg_current_snapshot();
-    -- What this transaction has done before is in no snapshot of its own: then the scan floor stays where it is.
-    _is_used   boolean := pg_current_xact_id_if_assigned() is not null;
-    _promoted  timestamptz;
-    _found     tid[];
-    _chosen    tid[];
-    _is_left   boolean;
-    _messages  postbus.queue_message[];
+    _topic      postbus.topic := postbus.topic_options(topic);
+    -- The digit tells the format: a scan floor of another version of Postbus is ignored.
+    _scan_floor postbus.scan_floor := case when scan_floor like '2%' then substr(scan_floor, 2)::postbus.scan_floor end;
+    _snapshot   pg_snapshot := pg_current_snapshot();
+    -- A transaction's snapshots do not tell of its own writes: after a write the scan floor stays where it is.
+    _is_used    boolean := pg_current_xact_id_if_assigned() is not null;
+    _promoted   timestamptz;
+    _found      tid[];
+    _chosen     tid[];
+    _is_left    boolean;
+    _messages   postbus.queue_message[];
 begin
     -- Each expression costs time once per transaction, so there are few of them on the way to a message.
     if (max_count >= 1 and (lease is null or lease > interval '0' and lease <= interval '1000 years') and _topic.paused_at is null
@@ -84,7 +84,7 @@ begin
     end if;
     _promoted := postbus.promote_delayed(_topic.id, _scan_floor, as_of);
     if _topic.ordered then
-        -- Many are looked at, since all of a key that is in hand are only parked.
+        -- Finds many, since all messages of a key that is in hand are only parked.
         select f.tids, f.more into _found, more from postbus.find_queued(_topic.id, greatest(max_count, 500), 1 << 30, _scan_floor) as f;
         select c.heads, c.is_left into _chosen, _is_left from postbus.choose_heads(_topic.id, _found, max_count, max_bytes) as c;
         more := more or cardinality(_chosen) = max_count;
@@ -94,7 +94,7 @@ begin
 
     ordered := _topic.ordered;
     if _chosen is not null then
-        -- In the order of what was chosen, which a nested loop keeps.
+        -- In the order of _chosen, which a nested loop keeps.
         select array_agg(q.id), array_agg(q.published_at), array_agg(q.attempts + 1), array_agg(q.priority), array_agg(q.key),
                array_agg(q.correlation_id), array_agg(q.content_type), array_agg(q.headers::text), array_agg(q.payload),
                array_agg(row(q.id, q.published_at, q.attempts + 1, q.priority, q.key, q.correlation_id, q.content_type, q.headers,
@@ -118,7 +118,7 @@ begin
           from postbus.delayed d where d.topic_id = _topic.id and d.due_at > as_of order by d.due_at limit 1;
     end if;
 
-    -- Stepping over a few more rows costs less than looking for the new scan floor: not every time.
+    -- Stepping over a few more rows costs less than computing the next scan floor, so that is not done every time.
     _scan_floor.used := _scan_floor.used + 1 + coalesce(cardinality(_chosen), 0);
     if _is_used then
         next_scan_floor := scan_floor;

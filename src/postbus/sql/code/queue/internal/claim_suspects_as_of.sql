@@ -2,8 +2,8 @@
 -- and finally one by one. See return_expired.
 --
 -- With is_promised, the caller handles nothing else until the suspects are settled. If it is null, the caller does handle other
--- messages. Such a caller, and a member that has other messages in hand, gets a suspect that should be tried alone only after that
--- has waited for a minute, and not as one that is alone: if the process ends, no attempt is charged.
+-- messages. Such a caller, and a member that has other messages in hand, gets a suspect that should be tried alone only after the
+-- suspect has waited for a minute. Then the suspect does not count as alone: if the process ends, no attempt is charged.
 --
 -- Writes: delayed, lease.  Locks: delayed rows (skip locked).
 create or replace function postbus.claim_suspects_as_of(

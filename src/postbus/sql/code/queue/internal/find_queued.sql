@@ -2,16 +2,16 @@
 -- their transactions began to write. Stops at max_bytes of payload, but finds at least one. `more` says that a limit ended the
 -- search.
 --
--- Never waits: rows that another member is claiming are skipped. The type scan floor explains the floor.
+-- Never waits: rows that another member is claiming are skipped. For the scan floor, see the type scan_floor.
 --
 -- Locks: queued rows (skip locked).
 create or replace function postbus.find_queued(
-    topic_id  bigint,
-    max_count integer,
-    max_bytes bigint,
-    scan_floor     postbus.scan_floor,
-    out tids  tid[],
-    out more  boolean
+    topic_id   bigint,
+    max_count  integer,
+    max_bytes  bigint,
+    scan_floor postbus.scan_floor,
+    out tids   tid[],
+    out more   boolean
 )
 language plpgsql as $$
 declare

@@ -1,5 +1,6 @@
--- Makes messages suspects that were in hand together when their process ended. The attempt does not count. They are due at once,
--- an eighth at a time of all messages of the topic that were in hand together. Those that outlasted their time alone come later.
+-- Makes suspects of messages that were in hand together when their process ended. The attempt does not count. They are due at once,
+-- to be tried an eighth at a time of all messages of the topic that were in hand together. A message that outlasted its time alone
+-- is due later.
 --
 -- Writes: delayed.
 create or replace function postbus.make_suspects(

@@ -1,7 +1,7 @@
 -- Passes keys of an ordered topic on: the messages with these ids are settled, so the next message of each key may be claimed. A
 -- key that has another message in hand stays as it is.
 --
--- Sees what others have parked only in a snapshot that is younger than their locks, that is, in READ COMMITTED.
+-- Sees what other sessions have parked only in a snapshot that is younger than their locks, that is, in READ COMMITTED.
 --
 -- Writes: busy_key, queued.  Locks: busy_key rows in the order of their keys.
 create or replace function postbus.pass_keys(topic_id bigint, ids bigint[], keys text[]) returns void

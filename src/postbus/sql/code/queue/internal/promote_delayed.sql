@@ -3,9 +3,9 @@
 --
 -- Writes: delayed, queued.  Locks: delayed rows (skip locked).
 create or replace function postbus.promote_delayed(
-    topic_id bigint,
-    scan_floor    postbus.scan_floor,
-    as_of    timestamptz
+    topic_id   bigint,
+    scan_floor postbus.scan_floor,
+    as_of      timestamptz
 ) returns timestamptz
 language plpgsql as $$
 declare
@@ -15,7 +15,7 @@ declare
     _count    integer;
     _last_due timestamptz;
 begin
-    -- A clock that was set back makes the scan floor useless: look at everything.
+    -- A clock that was set back makes the scan floor useless: search all of them.
     if scan_floor.delays_due_at <= as_of then
         _above := scan_floor.delays_due_at;
         _open := scan_floor.open;

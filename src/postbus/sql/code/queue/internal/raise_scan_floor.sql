@@ -1,16 +1,17 @@
 -- The scan floor after a claim that began with `snapshot` and took what it found.
 --
--- Looks for messages that are left above the old floor. A message that is still visible was skipped, because another claimer had
--- locked it or because it lies beyond a limit. Nobody knows yet whether it will be taken, so the floor stops before it.
+-- Finds the first message that is left above the old scan floor. A message that is still visible was skipped, because another
+-- claimer had locked it or because it lies beyond a limit. It is not known yet whether that message will be taken, so the scan
+-- floor stops before it.
 create or replace function postbus.raise_scan_floor(
-    scan_floor         postbus.scan_floor,
+    scan_floor    postbus.scan_floor,
     topic_id      bigint,
     snapshot      pg_snapshot,
     delays_due_at timestamptz
 ) returns postbus.scan_floor
 language plpgsql as $$
 begin
-    -- Transactions that were open at the scan floor have something left: it stays.
+    -- Transactions that were open when the scan floor was taken have messages left: the scan floor stays.
     if cardinality(scan_floor.open) > 0 and exists (
         select from generate_series(0, 9) as level (priority)
           join postbus.queued q

@@ -1,7 +1,7 @@
--- Settles messages of a lease: 'done', 'retry', 'dead', or 'release' for an attempt that was none. The lease is the fence that every
--- settlement passes: messages that are not open in it are lost, and nothing changes for them. Where no lease of a queue has the
--- token, a pop of a group may have it.
--- Says of each id what became of it: 'done', 'retried', 'dead', 'released' or 'lost'.
+-- Settles messages of a lease: 'done', 'retry', 'dead', or 'release' for an attempt that does not count. The lease is the fence
+-- that every settlement passes: messages that are not open in the lease are lost, and nothing changes for them. If no lease of a
+-- queue has the token, it may be that of a group's pop.
+-- Returns what became of each message: 'done', 'retried', 'dead', 'released' or 'lost'.
 --
 -- Writes: lease, finished, delayed, dead_letter, queued; see settle_popped.  Locks: the lease row, then busy_key rows.
 create or replace function postbus.settle_leased(

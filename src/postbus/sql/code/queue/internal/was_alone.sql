@@ -1,9 +1,9 @@
 -- Whether a member that no longer answers had a single message in hand: that of a lease which was just taken from it, or the row
--- of `deferred` with this ctid. If the member had more in hand, that is noted in `crowded`, for when its other messages are looked
--- at.
+-- of `deferred` with this ctid. If the member had more in hand, the function notes that in `crowded`, for the calls with the
+-- member's other messages.
 --
--- Never waits. Others may be taking these messages now. They see either what is still in hand here, or the note, since one
--- snapshot shows both.
+-- Never waits. Other sessions may be taking these messages now. They see either the messages that are still in hand here, or the
+-- note, since one snapshot shows both.
 --
 -- Writes: crowded.
 create or replace function postbus.was_alone(member text, message tid default null) returns boolean

@@ -4,11 +4,11 @@ language plpgsql as $$
 begin
     if num_nonnulls(topic, namespace, task, pattern) <> 1 then
         perform postbus.refuse('PB402', 'a group subscribes to a topic, a namespace, a task or a pattern',
-            'give one of them; a group may have several scopes, one after the other');
+            'give one of them; to subscribe to several scopes, call once for each');
     elsif key is not null and topic is null then
         perform postbus.refuse('PB402', 'a key belongs to one topic', 'name the topic, or leave the key out');
     elsif length(key) > 1000 or octet_length(key) > 2000 then
-        perform postbus.refuse('PB402', 'key has more than 1000 characters or 2000 bytes', 'no message has such a key');
+        perform postbus.refuse('PB402', 'key has more than 1000 characters or 2000 bytes', 'give the key of a message: these are shorter');
     elsif not postbus.is_name(coalesce(namespace, task, '_')) then
         perform postbus.refuse('PB401', format('bad %s name %L', case when task is null then 'namespace' else 'task' end,
                                                left(coalesce(namespace, task), 220)),

@@ -1,5 +1,5 @@
 -- The record that decides where a group starts in a topic as a whole: the most specific one, and of these the first. A topic comes
--- before a namespace, that before a task, and that before a pattern. Nulls if the topic is in no scope of the group.
+-- before a namespace, a namespace before a task, and a task before a pattern. Nulls if the topic is in no scope of the group.
 create or replace function postbus.deciding_scope(group_name text, topic postbus.topic) returns postbus.scope
 language sql stable as $$
     select c from postbus.scope c

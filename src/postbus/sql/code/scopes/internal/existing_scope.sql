@@ -15,7 +15,7 @@ begin
     _scope := postbus.as_scope(group_name, topic, key, namespace, task, pattern);
     if _scope.id is null then
         perform postbus.refuse('PB406', format('group %L has no record of that scope', group_name),
-            format('list those that it has: postbus groups scopes %s', group_name));
+            format('list its scopes: postbus groups scopes %s', group_name));
     end if;
     return _scope;
 end $$;

@@ -1,28 +1,29 @@
--- Gives a group one more key of a topic, or all others, from where a record says. What lies between that and the group's position
--- it gets at once, as deferred messages, one after the other per key. Messages of other keys before its position are skipped.
+-- Adds a key of a topic, or all other keys, to those of a group, from the start that a record gives. Messages between that start
+-- and the group's position are added at once, as deferred messages, one after the other per key. Messages of other keys before its
+-- position are skipped.
 --
--- A group that has all keys already keeps what it gets: only what its own start has left out is added. More than beside_from
+-- A group that has all keys already keeps its messages: only those that its own start has left out are added. More than beside_from
 -- messages are refused, because they would be copied.
 --
--- Processes that work for the group lose its lanes, and take them again with the new keys: they read once more what they had
--- passed without saying so yet.
+-- Processes that consume for the group lose its lanes, and take them again with the new keys: they read again the messages that
+-- they have passed since they last advanced.
 --
 -- Writes: subscription, deferred, settled_ahead; see move_cursors.  Locks: lane rows.
 create or replace function postbus.join_key(subscription postbus.subscription, topic postbus.topic, scope postbus.scope) returns void
 language plpgsql as $$
 declare
-    _wanted postbus.log_cursor := postbus.scope_cursor(scope, topic);
-    _most   bigint := postbus.catch_up_options(subscription.catch_up) ->> 'beside_from';
-    _count  bigint := 0;
-    _partition   integer;
-    _more   bigint;
+    _wanted    postbus.log_cursor := postbus.scope_cursor(scope, topic);
+    _most      bigint := postbus.catch_up_options(subscription.catch_up) ->> 'beside_from';
+    _count     bigint := 0;
+    _partition integer;
+    _more      bigint;
 begin
     perform postbus.move_cursors(subscription.id, null, null);
     update postbus.subscription s set keys = case when scope.key is not null and s.keys is not null then s.keys || scope.key end
      where s.id = subscription.id;
     for _partition in select l.epoch from postbus.log_partition l where l.storage_id = topic.storage_id order by l.epoch loop
         continue when not postbus.lock_partition(topic.storage_id, _partition);
-        if subscription.keys is not null then     -- who left the lanes has noted what it passed by, also what is wanted from now on
+        if subscription.keys is not null then     -- a holder that left lanes has noted what it passed, also messages that are wanted now
             execute format(
                 'with wanted as (
                     select s.lane, s.sequence, range_agg(int4range(m.n - 1, m.n)) as indexes
@@ -72,10 +73,10 @@ begin
          using topic.id, subscription.id, _wanted, scope.key, subscription.keys, subscription.started;
         _count := _count + _more;
         if _count > _most then
-            perform postbus.refuse('PB402', 
-                format('the key cannot be added: group %L has gone past more than %s messages of topic %L since the point where the key would begin',
+            perform postbus.refuse('PB402',
+                format('the key cannot be added: group %L has passed more than %s messages of topic %L since the start of the key',
                        subscription.group_name, _most, topic.name),
-                'use a group of its own for the key, let it begin later, or raise beside_from of the group''s catch_up');
+                'use a group of its own for the key, let the key begin later, or raise beside_from of the group''s catch_up');
         end if;
     end loop;
     perform postbus.unpark_all(subscription.id);

@@ -1,8 +1,8 @@
--- Subscribes the groups into whose scopes a topic has come. A transaction that has written cannot take a position. Then one is
--- used that is as good but slower to read from: without a sequence.
+-- Subscribes the groups whose scopes match a topic by its new options. A transaction that has written cannot take a position. It
+-- uses a position without a sequence instead, which is as good but slower to read from.
 --
--- A caller that records a scope at the same time waits until this transaction has ended, and then sees the topic; or is waited
--- for.
+-- A session that records a scope at the same time waits until this transaction has ended, and then sees the topic; or else this
+-- transaction waits for that session.
 --
 -- Writes: see join_topic.  Locks: an advisory lock for the transaction, shared.
 create or replace function postbus.join_scopes(topic postbus.topic, "position" postbus.log_position default null) returns void

@@ -1,6 +1,6 @@
--- Subscribes a group to a topic that is in one of its scopes, from where the deciding record says; to a single key if the record
--- is about a key. A group that was CANCELLED on the topic since `scope` was recorded stays out. A group that has some keys gets
--- the others as well. While all subscriptions of the record are PAUSED, this one begins PAUSED, too.
+-- Subscribes a group to a topic that is in one of its scopes, from the start that the deciding record gives; to a single key if the
+-- record is about a key. A group that was CANCELLED on the topic since `scope` was recorded stays out. A group that has some keys
+-- gets the others as well. While all subscriptions of the record are PAUSED, this one begins PAUSED, too.
 --
 -- Writes: see begin_subscription and join_key.
 create or replace function postbus.join_topic(
@@ -45,5 +45,5 @@ begin
     _new.scope_id := _scope.id;
     select b.subscription_id, b.missed, b.skipped, b.catch_up_id into subscription_id, missed, skipped, catch_up_id
       from postbus.begin_subscription(topic, _new, postbus.scope_cursor(_scope, topic)) as b;
-    perform pg_notify('postbus', '0');      -- whoever consumes for scopes looks what is new
+    perform pg_notify('postbus', '0');      -- processes that consume for scopes then call scope_news
 end $$;

@@ -1,4 +1,4 @@
--- A record of a scope, to be stored, with where the group starts: `new` looks back by look_back, `message` begins at start_id.
+-- A record of a scope, to be stored, with the group's start: mode `new` starts earlier by look_back, `message` starts at start_id.
 -- Refuses options that contradict one another.
 create or replace function postbus.new_scope(
     scope     postbus.scope,
@@ -20,8 +20,8 @@ begin
         perform postbus.refuse('PB402', 'the topics of a namespace, task or pattern have no message in common to start from',
             'start them at a time: mode timestamp with start_at');
     elsif (look_back between interval '0' and interval '1000 years') is not true then
-        perform postbus.refuse('PB402', format('look_back %s is not a duration to look back by', coalesce(look_back::text, 'null')),
-            'give zero or more, such as 4 seconds');
+        perform postbus.refuse('PB402', format('look_back %s is not a duration of zero or more', coalesce(look_back::text, 'null')),
+            'give one such as 4 seconds');
     end if;
     perform postbus.check_start_id(start_id);
     scope.mode := mode;

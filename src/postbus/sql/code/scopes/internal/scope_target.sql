@@ -1,4 +1,4 @@
--- What a scope is beyond its topic, for the audit log; empty for a scope that is a topic.
+-- A scope as the audit log shows it, without its topic; null for a scope that is a topic.
 create or replace function postbus.scope_target(scope postbus.scope) returns text
 language sql immutable as $$
     select case when scope.key is not null then 'key ' || scope.key

@@ -5,8 +5,8 @@
 create or replace function postbus.add_partition(storage_id integer, epoch integer) returns void
 language plpgsql as $$
 declare
-    _partition    text := postbus.partition_name(storage_id, epoch);
-    _has_lz4 boolean := exists (select from pg_settings where name = 'default_toast_compression' and 'lz4' = any (enumvals));
+    _partition text := postbus.partition_name(storage_id, epoch);
+    _has_lz4   boolean := exists (select from pg_settings where name = 'default_toast_compression' and 'lz4' = any (enumvals));
 begin
     execute format('create table postbus.%I (like postbus.segment)', _partition);
     execute format(case when _has_lz4 then 'alter table postbus.%I alter column payloads set compression lz4'

@@ -1,11 +1,11 @@
--- Drops a partition, and records what the groups of these topics lose by that. Returns false, having changed nothing, if others
--- use the partition for longer than 50 milliseconds.
+-- Drops a partition, and records what the groups of these topics lose by that. Returns false, having changed nothing, if other
+-- sessions use the partition for longer than 50 milliseconds.
 --
 -- Writes: log_partition, partition_topic, loss, subscription, tables.  Locks: the storage's tables, in access exclusive mode.
 create or replace function postbus.drop_partition(partition postbus.log_partition, topic_ids bigint[], as_of timestamptz) returns boolean
 language plpgsql as $$
 begin
-    -- Before the lock, since it may take its time.
+    -- Before the lock, since it may take long.
     perform postbus.record_loss(partition, topic_ids, as_of);
     perform set_config('lock_timeout', '50ms', true);
     execute format('lock table only postbus.%I in access exclusive mode', format('segment_%s', partition.storage_id));

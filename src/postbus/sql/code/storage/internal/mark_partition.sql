@@ -1,6 +1,6 @@
--- Notes what the current partition has, once for each period of its storage by which it is older. So thin_marked can tell what has
--- been there for longer than a topic's max_retention. last_sequence was read before this transaction had an id: whoever was given
--- a sequence up to it has a lower id.
+-- Notes what the current partition has, once per period of its storage. So thin_marked can tell which segments have been there for
+-- longer than a topic's max_retention. last_sequence was read before this transaction had an id: each transaction that was given a
+-- sequence up to last_sequence has a lower id.
 --
 -- Writes: partition_mark.
 create or replace function postbus.mark_partition(storage postbus.log_storage, epoch integer, last_sequence bigint, as_of timestamptz) returns void

@@ -1,4 +1,5 @@
--- Whether the current partition should be followed by the next: it has messages, and its time or size is over.
+-- Whether the next partition should become the current one: the current one has messages, and has reached the period or the size
+-- of its storage.
 create or replace function postbus.partition_is_full(storage postbus.log_storage, epoch integer, as_of timestamptz) returns boolean
 language plpgsql as $$
 declare

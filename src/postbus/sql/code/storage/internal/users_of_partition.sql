@@ -1,4 +1,4 @@
--- The transactions of others that have a lock on a partition, or on its log storage.
+-- The transactions of other sessions that have a lock on a partition, or on its log storage.
 create or replace function postbus.users_of_partition(storage_id integer, epoch integer) returns text[]
 language sql volatile as $$
     select array(select k.virtualtransaction from pg_locks k

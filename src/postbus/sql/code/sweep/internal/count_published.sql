@@ -1,17 +1,17 @@
--- Counts what was published to a log storage since the last time, as a reader that sees every segment once. Returns how many
--- messages that is.
+-- Counts the messages that were published to a log storage since the last call, as a reader that sees every segment once. Returns
+-- their number.
 --
 -- Writes: topic_count, storage_count, log_partition, partition_topic.
 create or replace function postbus.count_published(storage_id integer) returns bigint
 language plpgsql as $$
 declare
-    _cursor  postbus.log_cursor := (select c.cursor from postbus.storage_count c where c.storage_id = count_published.storage_id);
-    _seen    postbus.log_position := coalesce(_cursor.seen, row(0, '2', '3:3:')::postbus.log_position);
-    _target  postbus.log_position;
-    _late    xid8[] := array(select x from pg_snapshot_xip(_seen.snapshot) as x where x <= _seen.txid);
+    _cursor       postbus.log_cursor := (select c.cursor from postbus.storage_count c where c.storage_id = count_published.storage_id);
+    _seen         postbus.log_position := coalesce(_cursor.seen, row(0, '2', '3:3:')::postbus.log_position);
+    _target       postbus.log_position;
+    _late         xid8[] := array(select x from pg_snapshot_xip(_seen.snapshot) as x where x <= _seen.txid);
     _partition    record;
-    _one     record;
-    _count   bigint := 0;
+    _one          record;
+    _count        bigint := 0;
     _in_partition bigint;
 begin
     _target.sequence := postbus.last_sequence(storage_id);

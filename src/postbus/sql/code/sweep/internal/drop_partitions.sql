@@ -1,20 +1,20 @@
--- Removes what a log storage no longer keeps. Each topic is judged by its own options and groups: its retention is over, and every
--- group that keeps messages has had them; or its max_retention is over, and then it is recorded which group lost how many
--- messages. Both count from when the partition was closed; max_retention in a partition that lasts longer than the storage's
--- period counts from its marks (mark_partition).
+-- Removes messages that a log storage no longer keeps. Each topic is judged by its own options and groups: its retention is over,
+-- and every group that keeps messages has read them; or its max_retention is over, and then each group's loss is recorded. Both
+-- times count from the closing of the partition; max_retention in a partition that lasts longer than the storage's period counts
+-- from its marks (mark_partition).
 --
 -- A partition that no topic keeps is dropped; from one that a topic still keeps, the other topics' messages are deleted
 -- (thin_partition). One drop or one step per call, since the lock of a drop lasts until the end of the transaction. Returns the
--- name of the dropped partition, how many rows were deleted from others, and how many messages went. `blocked`: there may be a
--- partition to drop, but others use it or may still be writing to it.
+-- name of the dropped partition, the number of rows deleted from others, and the number of removed messages. `blocked`: there may
+-- be a partition to drop, but other sessions use it or may still be writing to it.
 --
--- Hardly waits: drops are left for later while a long transaction uses the storage. Short ones are waited for, and hold up new
--- ones, for at most 50 milliseconds.
+-- Hardly waits: drops are left for later while a long transaction uses the storage. A drop waits for short transactions, and makes
+-- new ones wait, for at most 50 milliseconds.
 --
 -- Writes: log_partition, partition_topic, loss, tables; see thin_partition and thin_marked.
 create or replace function postbus.drop_partitions(
     storage_id integer,
-    ended      xid8,            -- all who have a lower transaction id had ended when this sweep began to count
+    ended      xid8,            -- all transactions with a lower id had ended when this sweep began to count
     as_of      timestamptz,
     out dropped  text[],
     out thinned  bigint,
@@ -23,13 +23,13 @@ create or replace function postbus.drop_partitions(
 )
 language plpgsql as $$
 declare
-    _least interval := (select min(least(t.retention, t.zero_subscription_retention, t.max_retention))
-                          from postbus.topic t where t.storage_id = drop_partitions.storage_id);
+    _least     interval := (select min(least(t.retention, t.zero_subscription_retention, t.max_retention))
+                              from postbus.topic t where t.storage_id = drop_partitions.storage_id);
     _step_size integer := (select least(s.batch_size, 1000) from postbus.sweep_setting s);
-    _partition  postbus.log_partition;
-    _judge record;
-    _users text[];
-    _stuck boolean := false;        -- who uses one partition by way of the storage uses all: one try is enough
+    _partition postbus.log_partition;
+    _judge     record;
+    _users     text[];
+    _stuck     boolean := false;     -- a transaction that uses one partition by way of the storage uses all: one try is enough
 begin
     dropped := array[]::text[];
     thinned := 0;
@@ -41,8 +41,8 @@ begin
                           and l.closed_at <= as_of - least(t.retention, t.zero_subscription_retention, t.max_retention));
     for _partition in
         select * from postbus.log_partition l
-         where l.storage_id = drop_partitions.storage_id and l.closed_txid < ended       -- all who wrote to it are counted
-           and (_least is null or l.closed_at <= as_of - _least)                     -- of others every topic keeps its messages
+         where l.storage_id = drop_partitions.storage_id and l.closed_txid < ended       -- the messages of all its writers are counted
+           and (_least is null or l.closed_at <= as_of - _least)                     -- in younger ones every topic keeps its messages
          order by l.epoch
     loop
         if not _partition.listed then

@@ -1,10 +1,10 @@
 -- Removes deferred messages of groups of a log storage when the topic's max_retention is over: those in pull buffers, those that
--- wait for a retry, and those parked behind them. What somebody has in hand, or waits for its backoff, is left until it comes
--- back. For redriven and imported messages the time counts from that moment.
+-- wait for a retry, and those parked behind them. Messages in hand, and those that wait for their backoff, are left until they are
+-- due. For redriven and imported messages the time counts from the redrive or the import.
 --
--- Dead letters stay: somebody has to decide about them.
+-- Dead letters stay: an operator has to decide about them.
 --
--- Looks at the oldest thousand of each lane, and removes at most max_count. Returns how many. Each group's loss is recorded.
+-- Considers the oldest thousand of each lane, removes at most max_count, and returns their number. Each group's loss is recorded.
 --
 -- Writes: deferred, settled_ahead, receipt, loss, group_event.  Locks: rows of deferred (skip locked).
 create or replace function postbus.expire_copies(storage_id integer, max_count integer, as_of timestamptz) returns bigint

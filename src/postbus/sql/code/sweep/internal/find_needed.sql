@@ -1,7 +1,7 @@
--- The topics of which subscriptions have messages of a partition before them: for each topic one lane of one subscription, and the
--- number of its row in the ledger. While that is the lane's last row, the messages are still before it.
+-- The topics that have messages in a partition ahead of subscriptions: for each topic one lane of one subscription, and the number
+-- of its row in the ledger. While that is the lane's last row, the messages are still ahead of it.
 --
--- Looks behind each cursor, and at late segments before it, but not at what it is past.
+-- Reads above each cursor, and late segments below it, but nothing that the cursor is past.
 create or replace function postbus.find_needed(partition postbus.log_partition, subscription_ids bigint[])
 returns table (topic_id bigint, subscription_id bigint, lane integer, number bigint)
 language plpgsql

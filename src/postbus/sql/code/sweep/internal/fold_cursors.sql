@@ -1,7 +1,7 @@
--- Removes rows of the ledger that later ones have replaced. Returns how many. They go some minutes later, and many at a time, so
--- that there are always far more live rows than dead ones. Rows by which a lane was taken stay for a day: they stop a former
--- holder even if it has an old snapshot. Rows of topics with tracking REFERENCE_COUNTING become receipts, for as long as there are
--- messages that they are about.
+-- Removes rows of the ledger that later ones have replaced, and returns their number. Rows are removed some minutes later, and many
+-- at a time, so that there are always far more live rows than dead ones. Rows by which a lane was taken stay for a day: they stop a
+-- former holder even if it has an old snapshot. Rows of topics with tracking REFERENCE_COUNTING become receipts, for as long as
+-- there are messages that they are about.
 --
 -- Writes: cursor, receipt, receipt_partition.
 create or replace function postbus.fold_cursors(storage_id integer, as_of timestamptz) returns bigint

@@ -1,5 +1,5 @@
 -- Removes stretches that have ended, and joinings, whose messages are all in partitions that were dropped. A position may be some
--- segments further than its sequence says (next_position), so the next partition has to be gone, too.
+-- segments further than its sequence says (next_position), so the next partition has to be dropped, too.
 --
 -- Writes: stretch, receipt_partition, joining.
 create or replace function postbus.forget_stretches() returns void

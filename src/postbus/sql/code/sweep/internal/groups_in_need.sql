@@ -1,7 +1,7 @@
 -- The subscriptions that keep messages of a partition for topics, if they have yet to read them; histories of groups included.
 --
 -- ACTIVE and PAUSED groups keep messages; a DEAD group does so for the topic's dead_retention after its death. An ACTIVE group
--- that made no progress for the zombie_time, although it had this partition before it, keeps none.
+-- that made no progress for the zombie_time, although this partition was ahead of it, keeps none.
 create or replace function postbus.groups_in_need(topic_ids bigint[], partition postbus.log_partition, as_of timestamptz)
 returns table (subscription_id bigint, topic_id bigint)
 language plpgsql stable

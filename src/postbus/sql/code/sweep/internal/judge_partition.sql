@@ -1,10 +1,10 @@
--- Which topics no longer keep their messages in a closed partition, and whether others do. If only a group still needs them, that
--- is noted, with one of its lanes: until that lane moves, nothing has to be looked at again.
+-- Which topics no longer keep their messages in a closed partition, and whether others do. If only a group still needs them, this
+-- is noted, with one of its lanes: until the cursor of that lane moves, nothing has to be read again.
 --
 -- Writes: partition_topic.
 create or replace function postbus.judge_partition(
-    partition  postbus.log_partition,
-    as_of timestamptz,
+    partition   postbus.log_partition,
+    as_of       timestamptz,
     out gone    bigint[],
     out is_kept boolean
 )
@@ -12,10 +12,10 @@ language plpgsql
 set enable_seqscan = off
 set enable_nestloop = off as $$         -- a partition may have thousands of topics, and partition_topic no statistics
 declare
-    _asked bigint[];        -- past their retention: a group may need them
-    _held  bigint[];        -- by the same group as before
-    _rest  bigint[];
-    _now   bigint[];        -- of these, by another group
+    _asked  bigint[];       -- topics past their retention: a group may need them
+    _needed bigint[];       -- those that the same group as before needs
+    _rest   bigint[];
+    _others bigint[];       -- those of the rest that another group needs
 begin
     select coalesce(array_agg(part.topic_id) filter (where part.is_over), '{}'),
            coalesce(array_agg(part.topic_id) filter (where part.is_asked), '{}'),
@@ -31,12 +31,12 @@ begin
     if _asked = '{}' then
         return;
     end if;
-    _held := array(
+    _needed := array(
         select p.topic_id
-          from postbus.groups_in_need(_asked, partition, as_of) as keeper
-          join postbus.partition_topic p on p.storage_id = partition.storage_id and p.epoch = partition.epoch and p.needed_by = keeper.subscription_id
+          from postbus.groups_in_need(_asked, partition, as_of) as known
+          join postbus.partition_topic p on p.storage_id = partition.storage_id and p.epoch = partition.epoch and p.needed_by = known.subscription_id
          where p.needed_number = (select max(c.number) from postbus.cursor c where c.subscription_id = p.needed_by and c.lane = p.needed_lane));
-    _rest := array(select one.id from unnest(_asked) as one (id) except select one.id from unnest(_held) as one (id));
+    _rest := array(select one.id from unnest(_asked) as one (id) except select one.id from unnest(_needed) as one (id));
     if _rest <> '{}' then
         with needed as (
             select n.*
@@ -48,8 +48,8 @@ begin
              where p.storage_id = partition.storage_id and p.epoch = partition.epoch and p.topic_id = n.topic_id
             returning p.topic_id
         )
-        select coalesce(array_agg(n.topic_id), '{}') into _now from noted n;
-        gone := gone || array(select one.id from unnest(_rest) as one (id) except select one.id from unnest(_now) as one (id));
+        select coalesce(array_agg(n.topic_id), '{}') into _others from noted n;
+        gone := gone || array(select one.id from unnest(_rest) as one (id) except select one.id from unnest(_others) as one (id));
     end if;
-    is_kept := is_kept or _held <> '{}' or coalesce(_now, '{}') <> '{}';
+    is_kept := is_kept or _needed <> '{}' or coalesce(_others, '{}') <> '{}';
 end $$;

@@ -1,5 +1,5 @@
 -- Lists the topics that have segments in a partition, which is closed and whose writers have ended. Steps from one topic to the
--- next in the index, so it takes as long as there are topics. Done once for each partition.
+-- next in the index, so the time it takes grows with the topics only. Done once for each partition.
 --
 -- Writes: partition_topic, log_partition.
 create or replace function postbus.list_topics(storage_id integer, epoch integer) returns void

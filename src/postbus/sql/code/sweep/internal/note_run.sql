@@ -20,7 +20,7 @@ begin
                       and j.started_at > as_of - every and (j.failed_at > j.started_at) is not true) then
         return;
     end if;
-    -- Nobody waits for it: of two that run the job at the same moment, one is noted.
+    -- No session waits for the lock: of two that run the job at the same moment, one is noted.
     if not pg_try_advisory_xact_lock(hashtext('postbus.sweep_job ' || note_run.job), note_run.storage_id) then
         return;
     end if;

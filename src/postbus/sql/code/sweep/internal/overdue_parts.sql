@@ -1,5 +1,5 @@
--- What topics have in closed partitions although they no longer keep it since a given time: their retention was over by then and
--- no group needed it, or their max_retention was over.
+-- Messages that topics have in closed partitions although they no longer kept them at a given time: their retention was over by
+-- then and no group needed the messages, or their max_retention was over.
 create or replace function postbus.overdue_parts(by timestamptz) returns table (storage_id integer, epoch integer, messages bigint)
 language sql stable as $$
     select l.storage_id, l.epoch, sum(part.messages)::bigint

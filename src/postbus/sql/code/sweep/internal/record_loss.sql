@@ -1,8 +1,9 @@
--- Records how many messages of a partition that are about to go each group has not had: of the given topics, all up to a sequence.
+-- Records how many messages of a partition each group has not read before they are deleted: of the given topics, all up to a
+-- sequence.
 --
 -- Writes: loss, subscription, group_event.
 create or replace function postbus.record_loss(
-    partition      postbus.log_partition,
+    partition postbus.log_partition,
     topic_ids bigint[],
     as_of     timestamptz,
     up_to     bigint default 9223372036854775807

@@ -1,4 +1,5 @@
--- Notes how much was published and swept so far, and what is left over, if that has changed. Keeps twenty samples.
+-- Notes how many messages were published and swept so far, and how many are left to sweep, if that has changed. Keeps twenty
+-- samples.
 --
 -- Writes: sweep_sample.
 create or replace function postbus.sample_sweeping(as_of timestamptz) returns void

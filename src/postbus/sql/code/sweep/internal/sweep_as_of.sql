@@ -1,11 +1,11 @@
 -- Removes what is no longer needed: finished messages past their retention, deduplication keys and inbox records past their
 -- window, entries of the audit log past theirs, and processes that have not been seen for a day. One caller at a time: a second
--- one returns at once, and so does a caller that asks whether it is due before the interval of set_sweeping has passed. Removes
--- max_count rows at a time, or batch_size. Returns what it removed, and whether more is left. Each call, due or not, continues
--- moves of queues: see continue_moves.
+-- caller returns at once, and so does a caller with if_due before the interval of set_sweeping has passed. Removes max_count rows
+-- at a time, or batch_size. Returns what it removed, and whether more is left. Each call, due or not, continues moves of queues:
+-- see continue_moves.
 --
--- Writes: finished, dedup, inbox, audit_entry, crowded, sink_away, worker, sweeper, topic_seen, sweep_job, sweep_sample; see continue_moves.
--- Locks: an advisory lock for the transaction; dedup and inbox rows (skip locked).
+-- Writes: finished, dedup, inbox, audit_entry, crowded, sink_away, worker, sweeper, topic_seen, sweep_job, sweep_sample; see
+-- continue_moves.  Locks: an advisory lock for the transaction; dedup and inbox rows (skip locked).
 create or replace function postbus.sweep_as_of(
     max_count integer default null,
     as_of     timestamptz default clock_timestamp(),
@@ -51,7 +51,7 @@ begin
                                 order by old.expires_at limit max_count for update skip locked));
     get diagnostics dedup_keys = row_count;
 
-    -- Not those that somebody uses again just now, being past their window.
+    -- Not records that a consumer is just using again after their window.
     delete from postbus.inbox i
      where i.ctid = any (array(select old.ctid from postbus.inbox old where old.expires_at <= as_of
                                 order by old.expires_at limit max_count for update skip locked));
@@ -59,7 +59,7 @@ begin
 
     _entries := postbus.sweep_audit(max_count);
 
-    -- What a member had in hand has been taken from it, all of it.
+    -- Of members whose messages have all been taken from them.
     delete from postbus.crowded c
      where not exists (select from postbus.lease l where l.member = c.member)
        and not exists (select from postbus.deferred r where r.token is not null and r.member = c.member);
@@ -68,7 +68,7 @@ begin
     delete from postbus.worker w where w.seen_at < as_of - interval '1 day';
     get diagnostics workers = row_count;
 
-    -- Names that have a row by now, or stand here twice.
+    -- Names that have a row in `topic` by now, or are here twice.
     delete from postbus.topic_seen s
      where exists (select from postbus.topic t where t.id = s.topic_id)
         or exists (select from postbus.topic_seen twin where twin.topic_id = s.topic_id and twin.ctid < s.ctid);

@@ -1,5 +1,5 @@
--- Removes entries of the audit log that are older than audit_retention, the oldest first. Nothing else removes any, and callers
--- give no time. Returns how many.
+-- Removes entries of the audit log that are older than audit_retention, the oldest first. Nothing else removes entries, and callers
+-- cannot choose the time. Returns the number of removed entries.
 --
 -- Writes: audit_entry.
 create or replace function postbus.sweep_audit(max_count integer) returns bigint

@@ -1,13 +1,13 @@
--- What should have been removed and was not: finished messages of queues, and partitions that no group needs, whose retention has
--- been over for longer than it takes until the next sweep. Normally nothing.
+-- The messages that should have been removed and were not: finished messages of queues, and those in partitions that no group
+-- needs, whose retention has been over for longer than it takes until the next sweep. Normally none.
 --
--- Finished messages are counted up to a million rows; how many messages that is is estimated from the oldest hundred.
+-- Finished messages are counted up to a million rows; the number of messages in these is estimated from the oldest hundred rows.
 create or replace function postbus.sweep_backlog(
     as_of timestamptz,
-    out finished_rows     bigint,
-    out finished_messages bigint,
-    out partitions            bigint,
-    out partition_messages     bigint
+    out finished_rows      bigint,
+    out finished_messages  bigint,
+    out partitions         bigint,
+    out partition_messages bigint
 )
 language plpgsql stable as $$
 declare

@@ -1,22 +1,22 @@
 -- Whether sweeping keeps up, and if not, why. Unhealthy: a backlog of more than max_backlog messages; a backlog that has grown
--- over the last three intervals, so that sweeping falls behind; what sweep_problems says of the jobs; and what sweep_overdue finds
--- to be left undone, whether there is a process or not. `processes` are those that sweep.
+-- over the last three intervals, so that sweeping falls behind; problems of the jobs (sweep_problems); and overdue work
+-- (sweep_overdue), whether there is a process or not. `processes` are those that sweep.
 --
--- Rates are those of PUB_SUB topics, in messages per second over the last six intervals. They need not be equal: what is swept was
--- published one retention ago, and goes by partitions.
+-- Rates are those of PUB_SUB topics, in messages per second over the last six intervals. They need not be equal: swept messages
+-- were published one retention ago, and are removed by the partition.
 create or replace function postbus.sweep_health_as_of(
     as_of       timestamptz default clock_timestamp(),
     max_backlog bigint default 1000000,
-    out healthy           boolean,
-    out reason            text,
-    out backlog           bigint,
-    out finished_rows     bigint,
-    out finished_messages bigint,
-    out partitions            bigint,
-    out partition_messages     bigint,
-    out published_rate    double precision,
-    out swept_rate        double precision,
-    out processes         bigint
+    out healthy            boolean,
+    out reason             text,
+    out backlog            bigint,
+    out finished_rows      bigint,
+    out finished_messages  bigint,
+    out partitions         bigint,
+    out partition_messages bigint,
+    out published_rate     double precision,
+    out swept_rate         double precision,
+    out processes          bigint
 )
 language plpgsql stable as $$
 declare
@@ -27,7 +27,7 @@ begin
     select b.finished_rows, b.finished_messages, b.partitions, b.partition_messages, b.finished_messages + b.partition_messages
       into finished_rows, finished_messages, partitions, partition_messages, backlog
       from postbus.sweep_backlog(as_of) as b;
-    -- Samples are taken when something has changed: the last one before a time is what held then.
+    -- Samples are taken when something has changed: the last one before a time holds for that time, too.
     select greatest(postbus.published_so_far() - s.published, 0) / nullif(extract(epoch from as_of - greatest(s.at, _since)), 0),
            greatest(postbus.swept_so_far() - s.swept, 0) / nullif(extract(epoch from as_of - greatest(s.at, _since)), 0)
       into published_rate, swept_rate

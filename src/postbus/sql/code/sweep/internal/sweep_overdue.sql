@@ -1,15 +1,15 @@
--- What sweeping should have done three of its intervals ago and has not, one row each. Judged by what is there, even if no process
--- lives, and in partitions that nobody has closed. Nothing is overdue until the server has run for as long: nobody could have done
--- it.
+-- The work that sweeping should have done three of its intervals ago and has not, one row each. Judges by the tables, even if no
+-- process lives, and in partitions that no sweep has closed. Nothing is overdue until the server has run for as long: no process
+-- could have done it.
 create or replace function postbus.sweep_overdue(as_of timestamptz, up_since timestamptz default pg_postmaster_start_time())
 returns setof text
 language plpgsql stable as $$
 declare
-    _setting postbus.sweep_setting;
-    _by      timestamptz;           -- what should have been done by then
-    _partition    record;
-    _first   timestamptz;
-    _count   bigint;
+    _setting   postbus.sweep_setting;
+    _by        timestamptz;           -- the work should have been done by then
+    _partition record;
+    _first     timestamptz;
+    _count     bigint;
 begin
     select * into _setting from postbus.sweep_setting;
     _by := as_of - 3 * greatest(_setting.interval, interval '10 seconds');
@@ -34,7 +34,7 @@ begin
                                _partition.storage_id, _partition.name, to_char(_first, 'YYYY-MM-DD HH24:MI:SS'), _partition.period);
         end if;
     end loop;
-    -- Nothing of it where the job has run since: then options have changed.
+    -- None in storages where the job has run since: then options have changed.
     return query
         select format('%s messages in %s partitions of storage %s are past their retention', sum(o.messages), count(*), o.storage_id)
           from postbus.overdue_parts(_by) as o
@@ -62,6 +62,6 @@ begin
        and s.seen_at < as_of - t.heartbeat_timeout - 4 * greatest(_setting.detection_interval, interval '10 seconds')
        and postbus.is_due('detect_dead', t.storage_id, 3 * greatest(_setting.detection_interval, interval '10 seconds'), as_of);
     if _count > 0 then
-        return next format('%s groups are without heartbeats beyond their timeout, and nobody has looked whether they are DEAD', _count);
+        return next format('%s groups are without heartbeats beyond their timeout, and no sweep has checked whether they are DEAD', _count);
     end if;
 end $$;

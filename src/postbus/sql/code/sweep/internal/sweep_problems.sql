@@ -1,4 +1,4 @@
--- What is wrong with the jobs of sweeping, one row each: a job that failed and has not succeeded since; that took longer than 10
+-- The problems of the jobs of sweeping, one row each: a job that failed and has not succeeded since; that took longer than 10
 -- seconds; or that did not run for three of its intervals although a process and the server have been there all the time.
 create or replace function postbus.sweep_problems(as_of timestamptz) returns setof text
 language sql stable as $$

@@ -1,13 +1,13 @@
 -- Removes subscriptions that ended or died longer ago than subscription_retention, with what belongs to them, and histories that
 -- were worked through. These stay:
 --
---   one with dead letters or deferred messages: somebody has to decide about them
---   a DEAD one, for the topic's retention and dead_retention: until then it might come back to messages that are still there
---   a history of a group that lives, while its receipts say what became of messages
---   a CANCELLED one that keeps its group out of a topic of its scopes
+--   a subscription with dead letters or deferred messages: an operator has to decide about them
+--   a DEAD subscription, for the topic's retention and dead_retention: until then it may come back to messages that are still there
+--   the history of a group that lives, while its receipts say what became of messages
+--   a CANCELLED subscription that keeps its group out of a topic of its scopes
 --
--- One caller at a time: a second one returns at once. Returns how many were removed. Events of groups that no process has taken
--- for a day go, too.
+-- One caller at a time: a second one returns at once. Returns the number of removed subscriptions. Also removes events of groups
+-- that no process has taken for a day.
 --
 -- Writes: subscription and all that belongs to it, stretch, joining, group_event, sweep_job.
 -- Locks: an advisory lock for the transaction; subscription rows (skip locked).

@@ -1,12 +1,12 @@
--- Deletes what topics have had for longer than their max_retention in partitions that are written to for longer than the storage's
--- period: what lies before the last mark of that age, one step at a time (see thin_partition). Topics with a longer retention make
--- partitions last longer, and must not make a max_retention longer. A mark is usable when all transactions that may have written
--- before it have ended.
+-- Deletes segments that topics have had for longer than their max_retention in partitions that are written to for longer than the
+-- storage's period: those before the last mark of that age, one step at a time (see thin_partition). Topics with a longer retention
+-- make partitions last longer, and must not make a max_retention longer. A mark is usable when all transactions that may have
+-- written before it have ended.
 --
 -- Writes: see thin_partition.
 create or replace function postbus.thin_marked(
     storage_id integer,
-    ended      xid8,            -- all who have a lower transaction id had ended when this sweep began to count
+    ended      xid8,            -- all transactions with a lower id had ended when this sweep began to count
     max_count  integer,
     as_of      timestamptz,
     out rows     bigint,

@@ -1,13 +1,14 @@
--- Deletes what some topics have in a partition, in a step of bounded size: up to max_count rows and about 16 MB. Either all that
--- they have, in a closed partition, or only what lies up to a sequence. Records which group lost how many messages by that. The
--- receipts of a topic go with the last of its segments, unless an earlier partition has segments that they may be about: then they
--- stay until the partition is dropped. A topic whose row is locked, for example because somebody deletes it, is left for later.
+-- Deletes segments of some topics in a partition, in a step of bounded size: up to max_count rows and about 16 MB. Deletes either
+-- all of them, in a closed partition, or only those up to a sequence. Records which group lost how many messages by that. The
+-- receipts of a topic are deleted with the last of its segments, unless an earlier partition has segments that they may be about:
+-- then they stay until the partition is dropped. A topic whose row is locked, for example because a session deletes the topic, is
+-- left for later.
 --
--- Returns how many rows and messages went.
+-- Returns the numbers of deleted rows and messages.
 --
 -- Writes: segment, receipt, partition_topic, log_partition, loss, subscription.  Locks: topic rows (skip locked).
 create or replace function postbus.thin_partition(
-    partition       postbus.log_partition,
+    partition  postbus.log_partition,
     topic_ids  bigint[],
     max_count  integer,
     as_of      timestamptz,

@@ -1,4 +1,5 @@
--- Refuses a topic that has messages on their way. Dead letters and finished messages do not count. The caller may give a remedy.
+-- Refuses a topic that has messages in its queue or its log. Dead letters and finished messages do not count. The caller may give
+-- a remedy.
 create or replace function postbus.check_idle(topic postbus.topic, remedy text default null) returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp as $$

@@ -17,18 +17,18 @@ begin
         when topic.semantics = 'PUB_SUB' and topic.ordered then
             'ordered is for QUEUE topics: PUB_SUB topics always keep the order per key'
         when not postbus.is_name(coalesce(topic.namespace, '_')) or not postbus.is_name(coalesce(topic.task, '_')) then
-            'a namespace, and a task, has 1 to 200 letters, digits or . _ - : / and starts with a letter, a digit or _'
+            'a namespace or a task has 1 to 200 letters, digits or . _ - : / and starts with a letter, a digit or _'
         when topic.storage not in ('shared', 'own') then format('storage %L is not known; use ''shared'' or ''own''', topic.storage)
         when greatest(topic.lease, topic.retry_initial, topic.retry_max, topic.retention, topic.dedup_window, topic.max_retention,
                       topic.zero_subscription_retention, topic.dead_retention, topic.zombie_time, topic.heartbeat_interval, topic.heartbeat_timeout)
-             > interval '1000 years' then 'durations go up to 1000 years'        -- else times that are computed with them do not exist
+             > interval '1000 years' then 'durations go up to 1000 years'        -- times that are computed with longer ones do not exist
         when topic.semantics = 'QUEUE' and topic.named_lanes then 'named lanes are for PUB_SUB topics: use ordered'
         when topic.lanes not between 1 and 1024 then 'lanes goes from 1 to 1024, or is named'
         when topic.segment_size not between 1 and 1000 then 'segment_size goes from 1 to 1000'
         when topic.zero_subscription_retention < interval '0' then 'zero_subscription_retention is not negative'
         when topic.dead_retention < interval '0' then 'dead_retention is not negative'
         when topic.semantics = 'PUB_SUB' and topic.max_retention < greatest(topic.retention, topic.zero_subscription_retention) then
-            format('max_retention (%s) is at least the longer of retention (%s) and zero_subscription_retention (%s): raise it, or lower these',
+            format('max_retention (%s) is at least the longer of retention (%s) and zero_subscription_retention (%s): raise it, or lower the others',
                    justify_hours(topic.max_retention), justify_hours(topic.retention), justify_hours(topic.zero_subscription_retention))
         when topic.max_retention < interval '0' then 'max_retention is not negative'
         when topic.zombie_time <= interval '0' then 'zombie_time is positive'

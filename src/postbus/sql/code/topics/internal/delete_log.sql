@@ -1,6 +1,6 @@
 -- Deletes what a PUB_SUB topic has in the log, and its subscriptions. Refuses a topic that a group is subscribed to, unless
--- `force` is given. The topic's own log storage is dropped. Nobody may be publishing to any topic at that moment: the function
--- refuses rather than waits, since all publishers would wait behind it.
+-- `force` is given. The topic's own log storage is dropped, which needs a moment in which no transaction has published to any
+-- topic: the function refuses rather than waits, since all publishers would wait behind it.
 --
 -- Writes: segment, partition_topic, stretch, joining, subscription and all that belongs to it, scope.
 -- Locks: segment and the storage's own tables, to drop these.
@@ -11,8 +11,9 @@ declare
                             union select st.subscription_id from postbus.stretch st where st.topic_id = topic.id);
 begin
     if not force and exists (select from postbus.subscription s where s.topic_id = topic.id and s.state <> 'CANCELLED') then
-        perform postbus.refuse('PB408', format('topic %L has groups', topic.name), 
-            format('end them: postbus groups cancel %s GROUP; or delete it with them: postbus topics delete %s --force', topic.name, topic.name));
+        perform postbus.refuse('PB408', format('topic %L has groups', topic.name),
+            format('cancel them: postbus groups cancel %s GROUP; or delete the topic with them: postbus topics delete %s --force',
+                   topic.name, topic.name));
     end if;
     perform postbus.forget_subscriptions(_ids, with_past => false);
     delete from postbus.stretch st where st.topic_id = topic.id;
@@ -29,7 +30,7 @@ begin
             execute format('lock table postbus.%I in access exclusive mode', format('segment_%s', topic.storage_id));
         exception when lock_not_available then
             perform postbus.refuse('PB408', format('storage of topic %L cannot be dropped while a transaction that has published is open',
-                                                   topic.name), 'try again when it has ended');
+                                                   topic.name), 'try again when that transaction has ended');
         end;
         execute format('drop table postbus.%I cascade', format('segment_%s', topic.storage_id));
         execute format('drop table postbus.%I cascade', format('receipt_%s', topic.storage_id));

@@ -1,6 +1,6 @@
 -- The row of a topic, locked. Refuses a topic that was never created or used.
 --
--- Writes: topic, for one that was only used so far.  Locks: the topic's row.
+-- Writes: topic, if the topic was only published to so far.  Locks: the topic's row.
 create or replace function postbus.existing_topic(name text) returns postbus.topic
 language plpgsql
 set search_path = pg_catalog, pg_temp as $$

@@ -1,7 +1,7 @@
--- Gives what is left in the queue of a topic that became PUB_SUB to a group, as deferred messages: all at once, or one after the
--- other if the queue was ordered. Scheduled messages come when they are due. They keep their ids, and their sequences are below
--- all that is in the log. A message that came too late for that gets another id, and carries its event id as a header from then
--- on: see event_id.
+-- Gives the messages left in the queue of a topic that became PUB_SUB to a group, as deferred messages: all at once, or one after
+-- the other if the queue was ordered. Scheduled messages follow when they are due. Messages keep their ids, and their sequences are
+-- below all sequences of the log. A message that came too late for that gets another id, and carries its event id as a header from
+-- then on: see event_id.
 --
 -- Writes: queued, delayed, deferred.  Locks: the group's lane rows; queued and delayed rows (skip locked).
 create or replace function postbus.hand_over(
@@ -51,7 +51,7 @@ begin
         select k.lane, array_agg(distinct k.key) filter (where k.key is not null) as keys, count(*) as count from kept k group by k.lane
     loop
         _count := _count + _line.count;
-        if is_ordered then      -- nobody has begun with these: one that came late may have a sequence below theirs
+        if is_ordered then      -- none of these is in hand: a late message may have a sequence below theirs
             update postbus.deferred r set parked = true
              where r.subscription_id = hand_over.subscription_id and r.lane = _line.lane and r.key = any (_line.keys) and not r.parked;
         end if;

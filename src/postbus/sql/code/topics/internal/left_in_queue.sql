@@ -1,5 +1,5 @@
--- What is left in the queue of a topic that became PUB_SUB, and has to be done before its groups begin. Messages scheduled for
--- later are not waited for: they come when they are due.
+-- Counts the messages left in the queue of a topic that became PUB_SUB. Its groups begin when all of them are done but those that
+-- are scheduled for later, which are delivered when they are due.
 create or replace function postbus.left_in_queue(
     topic_id      bigint,
     as_of         timestamptz,

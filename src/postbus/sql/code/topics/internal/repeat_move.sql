@@ -1,7 +1,7 @@
--- Repeats move_topic while messages are left in the queue. The groups are those that were named the first time. What is left can
--- still be handed over, to the first group that is named if there is no heir. Refuses a topic that does not move.
+-- Repeats move_topic while messages are left in the queue. The groups are those that were named the first time. The messages left
+-- can still be handed over, to the first group that is named if there is no heir. Refuses a topic that is not moving.
 --
--- Writes: moving; see note_action.  Locks: the moving row, and then those of subscriptions, as continue_moves does.
+-- Writes: moving; see note_action.  Locks: the moving row, and then subscription rows, as continue_moves does.
 create or replace function postbus.repeat_move(topic postbus.topic, group_names text[], hand_over boolean) returns void
 language plpgsql as $$
 declare
@@ -11,7 +11,7 @@ declare
 begin
     select * into _move from postbus.moving m where m.topic_id = topic.id and m.ended_at is null for update;
     if _move.topic_id is null then
-        perform postbus.refuse('PB432', format('topic %L is PUB_SUB already', topic.name), 'its groups read it: postbus groups list ' || topic.name);
+        perform postbus.refuse('PB432', format('topic %L is PUB_SUB already', topic.name), 'list its groups: postbus groups list ' || topic.name);
     end if;
     foreach _group in array group_names loop
         _named := _named || (postbus.existing_subscription(topic.name, _group)).id;

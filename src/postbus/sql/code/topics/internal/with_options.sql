@@ -17,7 +17,7 @@ begin
     select option.name into _unknown from jsonb_object_keys(options) as option (name)
      where option.name <> all (_known) order by 1 limit 1;
     if _unknown is not null then
-        perform postbus.refuse('PB402', format('a topic has no option %L', _unknown), 'it has ' || array_to_string(_known, ', '));
+        perform postbus.refuse('PB402', format('a topic has no option %L', _unknown), 'its options are ' || array_to_string(_known, ', '));
     end if;
     select option.key into _unknown from jsonb_each(options) as option
      where option.value = 'null' and option.key not in ('namespace', 'task') order by 1 limit 1;
@@ -33,15 +33,15 @@ begin
         _changed := jsonb_populate_record(topic, options);
     exception when data_exception or syntax_error_or_access_rule_violation then
         perform postbus.refuse('PB402', format('bad option of topic %L: %s', topic.name, sqlerrm),
-            'durations look like 30s, 5 minutes or 24h; numbers and true/false are plain');
+            'write durations like 30s, 5 minutes or 24h, and numbers, true and false without quotes');
     end;
-    _changed.namespace := nullif(_changed.namespace, '');       -- null, or an empty text, takes a label away
+    _changed.namespace := nullif(_changed.namespace, '');       -- null, or an empty text, removes the label
     _changed.task := nullif(_changed.task, '');
     if _changed.semantics = 'PUB_SUB' and topic.semantics <> 'PUB_SUB' then      -- other defaults than a queue's
         _changed.tracking := coalesce(_changed.tracking, 'REFERENCE_COUNTING');
         _changed.retention := case when options ? 'retention' then _changed.retention else interval '24 hours' end;
     end if;
-    -- Shorter than retention only where somebody says so: else a long retention would hold only while a group is subscribed.
+    -- Shorter than retention only on request: otherwise a long retention would hold only while a group is subscribed.
     if not options ? 'zero_subscription_retention' and topic.zero_subscription_retention >= topic.retention then
         _changed.zero_subscription_retention := greatest(_changed.zero_subscription_retention, _changed.retention);
     end if;

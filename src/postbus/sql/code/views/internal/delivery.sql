@@ -1,6 +1,6 @@
--- Details of a message at a group beside its status (see delivery_statuses): when, by whom and in how many attempts it was settled
--- for the first time; and who has it in hand, or reads its lane while the message is before the group. Without receipts only the
--- status is known.
+-- Details of a message at a group beside its status (see delivery_statuses): when, by which process and in how many attempts it was
+-- settled for the first time; and the process that has it in hand, or that reads its lane while the message is ahead of the group.
+-- Without receipts only the status is known.
 create or replace function postbus.delivery(
     topic           postbus.topic,
     segment         postbus.segment_ref,
@@ -18,7 +18,7 @@ language plpgsql stable
 set enable_seqscan = off as $$
 declare
     _id    bigint := postbus.first_id(segment.sequence) + index;
-    _facts   postbus.message_fact[] := postbus.message_facts(topic, (segment.sequence >> 43)::integer, _id, _id);
+    _facts postbus.message_fact[] := postbus.message_facts(topic, (segment.sequence >> 43)::integer, _id, _id);
     _waits postbus.message_fact;
     _kept  postbus.message_fact;
     _dead  postbus.message_fact;

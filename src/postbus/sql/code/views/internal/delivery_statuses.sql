@@ -1,11 +1,11 @@
--- What became of messages of some segments of a topic at each of its groups: one row for consecutive messages of a segment that share all
--- of it, and each group. A group has settled what lies in one of its stretches, except for single messages of which `facts` say that they
--- wait, or have ended otherwise. See the comments of the type delivery_status.
+-- The statuses of messages of some segments of a topic at each of its groups: a row for each group, and each run of messages of a
+-- segment that have all of them in common. A group has settled the messages in its stretches, except for single messages of which
+-- `facts` say that they wait, or have ended otherwise. See the comments of the type delivery_status.
 create or replace function postbus.delivery_statuses(topic_id bigint, segments postbus.segment_ref[], facts postbus.message_fact[])
 returns setof postbus.delivery_status
 language plpgsql stable
 set plan_cache_mode = force_generic_plan
-set enable_nestloop = off      -- nobody knows how many are given
+set enable_nestloop = off      -- the planner does not know how many are given
 set jit = off as $$
 #variable_conflict use_column
 begin
@@ -19,7 +19,7 @@ begin
                    p.next_number is null as is_last,
                    s.count - postbus.unseen_in_segment(p.began, s.sequence, s.txid, s.count, s.published_at) as first,
                    s.count - postbus.unseen_in_segment(p.reached, s.sequence, s.txid, s.count, s.published_at) as past,
-                   case when (p.died).txid = '2' then s.sequence <= (p.died).sequence      -- its snapshot only tells when that was: see rebase
+                   case when (p.died).txid = '2' then s.sequence <= (p.died).sequence      -- its snapshot only tells when it died: see rebase
                         else pg_visible_in_snapshot(s.txid, (p.died).snapshot) is not false end as was_there
               from segment s join part p on p.lane = s.lane
         ), single as materialized (
@@ -37,7 +37,7 @@ begin
         ), run as materialized (
             select c.sequence, c.index as first_index, lead(c.index, 1, s.count) over (partition by c.sequence order by c.index) - 1 as last_index
               from segment s join cut c on c.sequence = s.sequence where c.index < s.count
-        ), mark as materialized (       -- to the stretch that it was in, or to all where that is not known; is_outside: that one does not tell of it
+        ), mark as materialized (       -- of the message's stretch, or of all if that is not known; is_outside: it was settled outside
             select o.sequence, o.index, p.subscription_id, p.number, p.group_name, o.kind, o.txid, coalesce(o.stretch < 0, false) as is_outside
               from single o
               join segment s on s.sequence = o.sequence
@@ -69,14 +69,14 @@ begin
               left join (select o.sequence, o.index, o.subscription_id from single o where o.kind = 'AHEAD') as a
                 on a.sequence = r.sequence and a.index = r.first_index and a.subscription_id = sp.subscription_id and sp.is_last
              group by r.sequence, r.first_index, r.last_index, sp.group_name
-        ), told as materialized (
+        ), judged as materialized (
             select g.sequence, g.first_index, g.last_index, g.group_name, g.subscription_id, g.is_before, g.was_wanted,
                    case when o.waits is null or g.is_before then g.lives else o.waits_and_lives end as lives, o.waits is not null as waits,
                    postbus.status_at(g.is_done, g.is_before, g.is_ahead, g.is_dead_ahead, o.is_completed, o.waits, o.is_letter, o.is_dead,
                                      o.is_abandoned) as status
               from at_group g
               left join own o on o.sequence = g.sequence and o.index = g.first_index and o.group_name = g.group_name
-        ), past_all as materialized (   -- what all were past at a joining
+        ), past_all as materialized (   -- the messages that all groups were past at a joining
             select r.sequence, r.first_index, j.id, j.snapshot, behind.owners as unless_done_by
               from run r
               join segment s on s.sequence = r.sequence
@@ -88,7 +88,7 @@ begin
              where behind.are_unknown is not true
         ), was_alive as materialized (  -- at a joining: in the last stretch that a subscription had begun then
             select distinct on (j.id, p.subscription_id) j.id, p.subscription_id,
-                   -- One that is just being set elsewhere does.
+                   -- A subscription whose cursor is just being set lives.
                    (pg_snapshot_xmax((p.died).snapshot) < pg_snapshot_xmax(j.snapshot)) is not true as lives
               from postbus.joining j join part p on p.lane = j.lane
              where j.topic_id = delivery_statuses.topic_id and pg_visible_in_snapshot(p.txid, j.snapshot)
@@ -98,7 +98,7 @@ begin
                    bool_or(sp.first <= a.first_index and a.first_index < sp.past and pg_visible_in_snapshot(sp.txid, a.snapshot)
                                and (m.sequence is null or m.is_outside)
                                and ((sp.group_name = any (a.unless_done_by)) is not true
-                                    or pg_snapshot_xmax((sp.died).snapshot) <= pg_snapshot_xmax(a.snapshot))      -- it had left it then
+                                    or pg_snapshot_xmax((sp.died).snapshot) <= pg_snapshot_xmax(a.snapshot))      -- it had left by then
                            or m.kind = 'COMPLETED' and pg_visible_in_snapshot(m.txid, a.snapshot)) as was_done,
                    bool_or(case when m.kind = 'DEAD' and pg_visible_in_snapshot(m.txid, a.snapshot) then true
                                 when m.kind is null or pg_visible_in_snapshot(m.txid, a.snapshot) then false
@@ -118,13 +118,13 @@ begin
                    bool_or(t.status = 'COMPLETED')
                    and (min(w.first_index) is not null
                         or not bool_or(t.status = 'DEAD' or t.lives and t.status in ('PENDING', 'RETRYING', 'WAITING'))) as is_completed
-              from told t
+              from judged t
               left join was_completed w on w.sequence = t.sequence and w.first_index = t.first_index
              group by t.sequence, t.first_index
         )
         select t.sequence, t.first_index, t.last_index, t.group_name, t.subscription_id, t.status,
                t.status = 'COMPLETED' or not m.is_completed and (t.status = 'DEAD' or t.lives and t.status in ('PENDING', 'RETRYING', 'WAITING')),
                t.was_wanted or t.status in ('COMPLETED', 'DEAD'), m.is_completed, t.is_before, t.waits
-          from told t
+          from judged t
           join of_message m on m.sequence = t.sequence and m.first_index = t.first_index;
 end $$;

@@ -1,10 +1,10 @@
--- Where a message of the log is. Refuses a message that is not there.
+-- Finds a message of the log: its segment, and its index there. Refuses a message that is not there.
 create or replace function postbus.find_message(
     topic            text,
     id               bigint,
     out topic_id     bigint,
     out lane         integer,
-    out sequence   bigint,
+    out sequence     bigint,
     out txid         xid8,
     out index        integer,
     out count        integer,

@@ -1,4 +1,4 @@
--- All that is known of where groups stood when: receipts of folded rows, and the ledger itself.
+-- The known positions of groups over time: receipts of folded rows, and the ledger itself.
 create or replace view postbus.ledger as
 select r.subscription_id, r.lane, r.number, r.cursor, r.at, r.worker, r.moved from postbus.receipt r where r.number is not null
  union all

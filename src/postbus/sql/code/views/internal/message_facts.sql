@@ -1,12 +1,12 @@
--- What is known of single messages of a topic beside the stretches of its groups: deferred messages, dead letters, and messages
--- that were settled by themselves. Of all messages; or of those from one id to another in a partition, and then including receipts
--- that say nothing beyond the stretch.
+-- The facts about single messages of a topic beside the stretches of its groups: deferred messages, dead letters, and messages that
+-- were settled one by one. About all messages; or about those from one id to another in a partition, and then with receipts that
+-- say nothing beyond the stretch.
 --
 --   RETRYING, WAITING, PENDING      in `deferred`: failed; parked; or to be popped, or in hand of a pop
 --   COMPLETED, DEAD                 its receipt says so
 --   LETTER                          a dead letter; if its stretch is known, its receipt says the rest
 --   AHEAD                           settled ahead of the cursor
---   ABANDONED, SKIPPED              it was waiting when the group ended, or when it was set past it
+--   ABANDONED, SKIPPED              it was waiting when the group ended, or when the group's cursor was set past it
 create or replace function postbus.message_facts(
     topic   postbus.topic,
     epoch   integer default null,

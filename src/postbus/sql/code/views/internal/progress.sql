@@ -1,5 +1,5 @@
 -- The stretches of all groups of a topic, in some lanes or in all, each with the cursor that was reached in it. reads: its
--- subscription goes on from there. lives: the group is not DEAD, so it is required for what lies beyond.
+-- subscription goes on from there. lives: the group is not DEAD, so it is required for the messages beyond.
 create or replace function postbus.progress(topic_id bigint, lanes integer[] default null) returns table (
     lane            integer,
     subscription_id bigint,

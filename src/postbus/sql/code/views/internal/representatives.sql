@@ -1,9 +1,9 @@
--- The segments of a topic, each with a representative: all that is said of the representative as a whole holds for the segment. A
--- segment represents itself if something is known of single messages of it, or if some cursor has to look closer at it than at its
--- transaction id and sequence. That is so for few: those about the positions at which groups stand, or stood when they were set.
--- All others lie between these positions, and one represents all that lie between the same ones.
+-- The segments of a topic, each with a representative: the statuses of the representative hold for the segment, too. A segment
+-- represents itself if there are facts about single messages of it, or if it lies within an edge of some cursor (cursor_edges). Few
+-- segments do: those around the current and former positions of groups. All others lie between these positions, and one segment
+-- represents all that lie between the same ones.
 create or replace function postbus.representatives(topic postbus.topic, numbers bigint[]) returns table (
-    sequence   bigint,
+    sequence     bigint,
     lane         integer,
     txid         xid8,
     count        integer,
@@ -32,7 +32,7 @@ begin
                    array_agg(distinct one.sequence order by one.sequence) filter (where one.sequence is not null) as sequences
               from (select e.lane, e.low as txid, e.sequence from edge e union all select e.lane, e.high, null from edge e) as one
              group by one.lane
-        ), era as materialized (        -- from one bound to the next; is_close: some position looks closer there
+        ), era as materialized (        -- from one bound to the next; is_close: within the range of some edge
             select b.lane, n as era, exists (select from edge e where e.lane = b.lane and e.low <= b.txids[n] and e.high > b.txids[n]) as is_close
               from bound b cross join lateral generate_series(0, cardinality(b.txids)) as n
         ), found as materialized (
@@ -41,14 +41,14 @@ begin
               from postbus.segment s
               left join bound b on b.lane = s.lane
              where s.storage_id = topic.storage_id and s.topic_id = topic.id
-        ), told as materialized (
+        ), judged as materialized (
             select f.*, e.is_close is not true and o.number is null as is_alike
               from found f
               left join era e on e.lane = f.lane and e.era = f.era
               left join (select distinct n as number from unnest(numbers) as n) as o on o.number = f.sequence & 8796093022207
         ), model as (
-            select t.lane, t.era, t.spot, min(t.sequence) as sequence from told t where t.is_alike group by t.lane, t.era, t.spot
+            select j.lane, j.era, j.spot, min(j.sequence) as sequence from judged j where j.is_alike group by j.lane, j.era, j.spot
         )
-        select t.sequence, t.lane, t.txid, t.count, t.published_at, case when t.is_alike then m.sequence else t.sequence end
-          from told t left join model m on m.lane = t.lane and m.era = t.era and m.spot = t.spot;
+        select j.sequence, j.lane, j.txid, j.count, j.published_at, case when j.is_alike then m.sequence else j.sequence end
+          from judged j left join model m on m.lane = j.lane and m.era = j.era and m.spot = j.spot;
 end $$;

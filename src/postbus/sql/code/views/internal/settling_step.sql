@@ -17,21 +17,21 @@ language plpgsql stable
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off as $$
 declare
-    _up_to  bigint := coalesce(up_to_number, 9223372036854775807);
-    _number bigint;
-    _found  record;
-    _partition   integer;
-    _since  timestamptz;
+    _up_to     bigint := coalesce(up_to_number, 9223372036854775807);
+    _number    bigint;
+    _found     record;
+    _partition integer;
+    _since     timestamptz;
 begin
     select f.number, f.at, f.worker into _number, at, worker
       from postbus.settling_step_now(subscription_id, after_number, _up_to, segment, index) as f;
     if _number is not null and exists (select from postbus.cursor c
                                         where c.subscription_id = settling_step.subscription_id and c.lane = segment.lane
                                           and c.number = _number - 1) then
-        return;         -- the one before it is not past the message, or it began the stretch
+        return;         -- the row before it is not past the message, or it began the stretch
     end if;
     _up_to := least(_up_to, _number);
-    for _partition, _since in        -- a second time where a clock was set back
+    for _partition, _since in        -- a second time, since a clock may have been set back
         select l.epoch, since.at
           from postbus.receipt_partition known
           join postbus.log_partition l on l.storage_id = known.storage_id and l.epoch = known.epoch
@@ -52,6 +52,6 @@ begin
             worker := _found.worker;
             return;
         end if;
-        exit when _since = '-infinity' and at is not null;      -- the one that was found is the first, or nearly
+        exit when _since = '-infinity' and at is not null;      -- the row that was found is the first, or nearly
     end loop;
 end $$;

@@ -1,5 +1,5 @@
--- The same as settling_step, for rows of the ledger that have not become receipts yet. Each row of a stretch is past what the one
--- before it was past, so the first one is found by bisection.
+-- The same as settling_step, for rows of the ledger that have not become receipts yet. Each row of a stretch is past all messages
+-- that the row before it was past, so the first one is found by bisection.
 create or replace function postbus.settling_step_now(
     subscription_id bigint,
     after_number    bigint,

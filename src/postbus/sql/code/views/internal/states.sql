@@ -1,9 +1,8 @@
--- The states of messages, as their statuses at all groups make them: COMPLETED once all groups that were required for them had
--- done them, and for good; FAILED if these are through with them and one has given up; PENDING until one is through with them, or
--- has tried; otherwise PROCESSING. wanted: some group is, or was, required for them, or has settled them; other messages are for
--- nobody.
+-- The states of messages, by their statuses at all groups: COMPLETED once all groups that were required for them had settled them,
+-- and for good; FAILED if all these have settled them or given them up, and one has given up; PENDING until one of these has tried;
+-- otherwise PROCESSING. wanted: some group is, or was, required for the messages, or has settled them.
 create or replace function postbus.states(topic_id bigint, segments postbus.segment_ref[], facts postbus.message_fact[]) returns table (
-    sequence  bigint,
+    sequence    bigint,
     first_index integer,
     last_index  integer,
     required    text[],

@@ -1,5 +1,5 @@
--- The status of a message at a group: see the type delivery_status. is_done to is_dead_ahead follow from the group's stretches;
--- the rest is what is known of the message alone, or null.
+-- The status of a message at a group: see the type delivery_status. is_done to is_dead_ahead follow from the group's stretches; the
+-- others are facts about the message alone, or null.
 create or replace function postbus.status_at(
     is_done       boolean,
     is_before     boolean,

@@ -1,7 +1,8 @@
--- Removes messages that all groups are done with and whose retention is over, as consuming processes do. Returns how many messages
--- of the log went, and rows of finished messages of queues.
+-- Removes messages that all groups are done with and whose retention is over, as consuming processes do. Returns the number of
+-- removed messages of the log, plus the rows of finished messages of queues.
 --
--- Writes: see drop_partitions, sweep and note_action.  Locks: an advisory lock for each storage, which another sweep may hold: then that is left out.
+-- Writes: see drop_partitions, sweep and note_action.  Locks: an advisory lock for each storage; leaves out storages that another
+-- sweep has locked.
 create or replace function postbus_outbox.cleanup_completed_outbox_messages() returns bigint
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp as $$

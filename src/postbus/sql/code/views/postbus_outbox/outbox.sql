@@ -1,6 +1,6 @@
 -- Every message, with the columns of a fan-out outbox. Messages of queues need one group; those of PUB_SUB topics the groups that
--- are required for them: see states. If all of these have died or ended before they were through, nobody is waited for: then
--- required_consumer_groups is null. It is 0 if nobody ever was.
+-- are required for them: see states. If all of these have died or ended before they had settled the message, no group is required
+-- any more: then required_consumer_groups is null. It is 0 if no group ever was.
 create or replace view postbus_outbox.outbox as
 select postbus.first_id(s.sequence) + message.index as id, t.name as topic,
        postbus.payload_json(own.payloads[message.index + 1], coalesce(s.content_types[message.index + 1], s.content_type)) as payload,

@@ -1,7 +1,7 @@
--- What each group has made of each message of the log, with the columns of a fan-out outbox; groups that have ended included.
+-- The status of each message of the log at each group, with the columns of a fan-out outbox; groups that have ended included.
 -- There is a row once the group has begun with the message: PENDING while it waits for its turn, or is in hand; then COMPLETED or
--- FAILED. A message that failed and is to be retried is FAILED too, and has no processed_at yet. What waited when its group ended
--- stays as it was.
+-- FAILED. A message that failed and is to be retried is FAILED too, and has no processed_at yet. A message that waited when its
+-- group ended stays as it was.
 create or replace view postbus_outbox.outbox_consumer_groups as
 select hashint8extended(postbus.first_id(f.sequence) + message.index, f.subscription_id) as id,
        postbus.first_id(f.sequence) + message.index as message_id, t.name as topic, f.group_name,

@@ -1,5 +1,6 @@
 -- The newest subscription of each group to each topic, with the columns of a fan-out outbox. The columns backfill_... are about
--- its last catch-up. What takes longer is computed once for each subscription, and only if it is selected (hence the offsets).
+-- its last catch-up. Columns that take longer are computed once for each subscription, and only if they are selected (hence the
+-- offsets).
 create or replace view postbus_outbox.outbox_topic_subscriptions as
 select s.id, t.name as topic, s.group_name, s.state as subscription_status, s.subscribed_at, s.seen_at as last_active_at,
        wanted.first_id as start_from_message_id, s.start_at as start_from_timestamp,
