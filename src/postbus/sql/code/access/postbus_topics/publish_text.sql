@@ -1,6 +1,4 @@
--- Publishes a text to a topic that the caller was granted: see postbus.publish(text, text, ...).
---
--- Writes: see postbus.publish.
+-- Publishes a text to a topic that the caller was granted: see publish(text, bytea, ...), which checks that.
 create or replace function postbus_topics.publish(
     topic          text,
     payload        text,
@@ -12,9 +10,6 @@ create or replace function postbus_topics.publish(
     dedup_key      text default null,
     correlation_id text default null
 ) returns bigint
-language plpgsql security definer
-set search_path = pg_catalog, pg_temp as $$
-begin
-    perform postbus.check_granted('publish', topic);
-    return postbus.publish(topic, payload, key, headers, priority, delay, deliver_at, dedup_key, correlation_id);
-end $$;
+language sql
+return postbus_topics.publish(topic, convert_to(payload, 'UTF8'), key, headers, priority, delay, deliver_at,
+    dedup_key, correlation_id, 'text/plain; charset=utf-8');
