@@ -182,12 +182,12 @@ def plant_hard(name: str) -> Callable[[Path, Path], None]:
 
 PLANTED = {
     **{f"{name} is a link": plant_file(name) for name in (
-        "start.lock", "users.lock", "keeper.lock", "server.lock", "closing.lock", "server.json", "server.draft",
+        "start.lock", "users.lock", "supervisor.lock", "server.lock", "closing.lock", "server.json", "server.draft",
         "postbus-server.log", "postbus-server.log.1", "hba_file.conf", "hba_file.draft",
     )},
     **{f"{name} is a link to a folder": plant_folder(name) for name in ("pgdata", "pgdata.draft", "run")},
     **{f"{name} is a pipe": plant_pipe(name) for name in ("start.lock", "server.json", "postbus-server.log")},
-    **{f"{name} is a second name": plant_hard(name) for name in ("start.lock", "users.lock", "keeper.lock")},
+    **{f"{name} is a second name": plant_hard(name) for name in ("start.lock", "users.lock", "supervisor.lock")},
 }  # fmt: skip
 
 
