@@ -1433,7 +1433,7 @@ create index audit_entry_at_idx on postbus.audit_entry using btree (at);
 
 -- common: functions and views
 
--- What is installed in this database. Every client asks before it starts.
+-- The migrations and the code that are installed in this database. Every client asks before it starts.
 create function postbus.schema_state(
     out migrations integer,
     out baseline text,

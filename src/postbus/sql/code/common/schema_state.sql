@@ -1,4 +1,4 @@
--- What is installed in this database. Every client asks before it starts.
+-- The migrations and the code that are installed in this database. Every client asks before it starts.
 create or replace function postbus.schema_state(
     out migrations    integer,      -- the highest number
     out baseline      text,         -- the name of the first one

@@ -1,5 +1,5 @@
 -- The first row of the ledger with which a subscription was past a message, after the number with which a stretch began, and up to
--- the number with which it ended. It tells when, and by whom, the message was settled.
+-- the number with which it ended. It tells when, and by which process, the message was settled.
 --
 -- Old rows are receipts, in the partition of the sequence that was reached: that of the message, or the next one in which the
 -- subscription has some.
