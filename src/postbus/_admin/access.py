@@ -25,7 +25,7 @@ class NewToken(msgspec.Struct, frozen=True):
 
     id: str
     token: str
-    """What callers send: Authorization: Bearer pbt_…"""
+    """The text that callers send: Authorization: Bearer pbt_…"""
     expires_at: datetime | None
 
 

@@ -21,7 +21,7 @@ from postbus.relay.sink import Parcel, Sink
 from postbus.relay.webhook import WebhookSink
 
 Load = Callable[[str], Any]
-"""What a name such as module:name stands for."""
+"""A function that finds the object that a name such as module:name stands for."""
 
 
 class NullSink:
