@@ -129,6 +129,21 @@ async def test_description_is_openapi_3_1_with_fitting_examples(bus: Bus) -> Non
     assert bodies >= 15
 
 
+async def test_every_parameter_is_described(bus: Bus) -> None:
+    """Names such as `last` and `force` do not explain themselves."""
+    async with serving(bus) as url, client(url) as http:
+        described = (await http.get("/openapi.json")).json()
+
+    bare = [
+        (operation["operationId"], parameter["name"])
+        for path in described["paths"].values()
+        for operation in path.values()
+        for parameter in operation.get("parameters", ())
+        if not parameter.get("description")
+    ]
+    assert bare == []
+
+
 def examples_of(schema: dict[str, Any], described: dict[str, Any]) -> list[Any]:
     chosen = schema["oneOf"][0] if "oneOf" in schema else schema
     component = described["components"]["schemas"][chosen["$ref"].rpartition("/")[2]]

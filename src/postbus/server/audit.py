@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Annotated
 
-from litestar.params import FromQuery, QueryParameter
+from litestar.params import QueryParameter
 
 from postbus._db.statements.audit import AuditFilters
 from postbus._db.statements.pages import LAST
@@ -22,12 +22,12 @@ _Action = QueryParameter(description="An action, such as topic.set, or a kind of
 @route("GET", "/v1/audit", tag="audit")
 async def list_audit(
     call: InCall,
-    since: FromQuery[datetime | None] = None,
-    until: FromQuery[datetime | None] = None,
+    since: Annotated[datetime | None, QueryParameter(description="Only entries from this time on.")] = None,
+    until: Annotated[datetime | None, QueryParameter(description="Only entries before this time.")] = None,
     actor: Annotated[str | None, _Actor] = None,
     action: Annotated[str | None, _Action] = None,
-    topic: FromQuery[str | None] = None,
-    group: FromQuery[str | None] = None,
+    topic: Annotated[str | None, QueryParameter(description="Only actions on this topic.")] = None,
+    group: Annotated[str | None, QueryParameter(description="Only actions on this group.")] = None,
     before_id: Annotated[str | None, _Id] = None,
     cursor: Cursor = None,
     limit: Limit = 100,

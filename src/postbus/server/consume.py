@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Annotated, Any
 from uuid import UUID
 
 import msgspec
 from litestar import Request
-from litestar.params import FromQuery, JSONBody
+from litestar.params import JSONBody, QueryParameter
 
 from postbus._handling.handling import as_delay
 from postbus.errors import InvalidInput, InvalidOption, LeaseLost
@@ -43,6 +43,8 @@ from postbus.start import Start
 
 _TAG = "consuming"
 
+_Last = Annotated[bool, QueryParameter(description="The consumer stops as planned: its silence is expected.")]
+
 
 @route("POST", "/v1/topics/{topic:str}/pop", errors=(404, 409, 413), tag=_TAG)
 async def pop(
@@ -65,7 +67,7 @@ async def pop_scope(call: InCall, request: Request[Any, Any, Any], data: JSONBod
 
 
 @route("POST", "/v1/topics/{topic:str}/groups/{group:str}/heartbeat", errors=(404, 409), tag=_TAG)
-async def heartbeat(call: InCall, topic: TopicName, group: GroupName, last: FromQuery[bool] = False) -> Heartbeats:
+async def heartbeat(call: InCall, topic: TopicName, group: GroupName, last: _Last = False) -> Heartbeats:
     """Keep a group alive whose consumer will not pop, settle or extend for a while. Revives a DEAD group.
 
     With last, this consumer stops as planned: its group is shown as stopped until its next sign of life.
@@ -74,7 +76,7 @@ async def heartbeat(call: InCall, topic: TopicName, group: GroupName, last: From
 
 
 @route("POST", "/v1/heartbeat", errors=(404, 409), tag=_TAG)
-async def heartbeat_scope(call: InCall, data: JSONBody[ScopeHeartbeat], last: FromQuery[bool] = False) -> Heartbeats:
+async def heartbeat_scope(call: InCall, data: JSONBody[ScopeHeartbeat], last: _Last = False) -> Heartbeats:
     """The same for a group in all topics of a namespace, of a task, or whose names match a pattern."""
     call.caller.check_group(data.group)
     told = await call.bus.heartbeat(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from litestar.params import FromQuery, JSONBody
+from typing import Annotated
+
+from litestar.params import JSONBody, QueryParameter
 
 from postbus.errors import NotAllowed
 from postbus.server.paging import MOST_BYTES, AfterId, Cursor, Limit, decoded_cursor, next_of
@@ -12,6 +14,7 @@ from postbus.server.views.base import Count
 from postbus.server.views.messages import DeadLetters, DeadLetterView, message_view
 
 _TAG = "dead letters"
+_Group = Annotated[str | None, QueryParameter(description="Only what this group gave up.")]
 _LETTERS = "/v1/topics/{topic:str}/dead-letters"
 
 
@@ -27,7 +30,7 @@ async def list_all_dead_letters(
 async def list_dead_letters(
     call: InCall,
     topic: TopicName,
-    group: FromQuery[str | None] = None,
+    group: _Group = None,
     after_id: AfterId = "0",
     cursor: Cursor = None,
     limit: Limit = 100,
@@ -54,7 +57,7 @@ async def _page(
 
 @route("GET", f"{_LETTERS}/{{message_id:str}}", errors=(404,), tag=_TAG)
 async def show_dead_letter(
-    call: InCall, topic: TopicName, message_id: MessageId, group: FromQuery[str | None] = None
+    call: InCall, topic: TopicName, message_id: MessageId, group: _Group = None
 ) -> DeadLetterView:
     """A dead letter, with its reason and last error. Give group if several groups gave the message up."""
     if group is not None:

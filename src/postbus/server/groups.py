@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from litestar.params import FromQuery, JSONBody, QueryParameter
+from litestar.params import JSONBody, QueryParameter
 
 from postbus.errors import InvalidOption
 from postbus.results.groups import CatchUpInfo, GroupInfo, GroupMetrics, RemovedGroup, Resurrection
@@ -17,6 +17,8 @@ from postbus.start import Start
 
 _TAG = "groups"
 _GROUP = "/v1/topics/{topic:str}/groups/{group:str}"
+_CatchUp = Annotated[bool, QueryParameter(description="Give it the messages that it has missed; false: skip them.")]
+_Wait = Annotated[float, QueryParameter(ge=0, le=60, description="Seconds that its processes have to settle messages.")]
 
 
 @route("GET", "/v1/groups", tag=_TAG)
@@ -72,7 +74,10 @@ async def group_metrics(call: InCall, topic: TopicName, group: GroupName) -> Gro
 
 @route("DELETE", _GROUP, errors=(404, 409), tag=_TAG)
 async def remove_group(
-    call: InCall, topic: TopicName, group: GroupName, wait: Annotated[float, QueryParameter(ge=0, le=60)] = 5.0
+    call: InCall,
+    topic: TopicName,
+    group: GroupName,
+    wait: _Wait = 5.0,
 ) -> RemovedGroup:
     """Remove a group with all its data. Processes get up to wait seconds to settle what they have in hand."""
     return await call.admin.remove_group(topic, group, wait=wait)
@@ -100,7 +105,10 @@ async def cancel_group(call: InCall, topic: TopicName, group: GroupName) -> None
 
 @route("POST", f"{_GROUP}/resurrect", errors=(404, 409), tag=_TAG)
 async def resurrect_group(
-    call: InCall, topic: TopicName, group: GroupName, catch_up: FromQuery[bool] = True
+    call: InCall,
+    topic: TopicName,
+    group: GroupName,
+    catch_up: _CatchUp = True,
 ) -> Resurrection:
     """Bring a DEAD group back: at its position or, without catch_up, with messages from now on.
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import msgspec
 from litestar import Request
-from litestar.params import FromQuery, JSONBody, QueryParameter
+from litestar.params import JSONBody, QueryParameter
 
 from postbus._db.patterns import likes
 from postbus.errors import NotAllowed
@@ -20,6 +20,8 @@ from postbus.server.views.health import HealthLimitsView, SweepHealthView, Syste
 from postbus.server.visible_groups import of_findings
 
 _TAG = "health"
+_Topic = Annotated[str | None, QueryParameter(description="The limits of this topic; without it, those of all topics.")]
+_Group = Annotated[str | None, QueryParameter(description="The limits of this group of the topic.")]
 
 
 @route("GET", "/", tag=_TAG)
@@ -57,9 +59,7 @@ async def show_health(
 
 
 @route("GET", "/v1/health/limits", tag=_TAG)
-async def show_health_limits(
-    call: InCall, topic: FromQuery[str | None] = None, group: FromQuery[str | None] = None
-) -> HealthLimitsView:
+async def show_health_limits(call: InCall, topic: _Topic = None, group: _Group = None) -> HealthLimitsView:
     """The limits beyond which groups are in trouble: all groups, those of a topic, or one."""
     if topic is not None:
         call.caller.check_topic(topic)
@@ -72,8 +72,8 @@ async def show_health_limits(
 async def set_health_limits(
     call: InCall,
     data: JSONBody[HealthLimitsBody],
-    topic: FromQuery[str | None] = None,
-    group: FromQuery[str | None] = None,
+    topic: _Topic = None,
+    group: _Group = None,
 ) -> HealthLimitsView:
     """Set limits. Those left out stay, "off" means no limit, and null means the next less specific limit."""
     if topic is not None:

@@ -7,7 +7,7 @@ import binascii
 from collections.abc import Sequence
 from typing import Annotated
 
-from litestar.params import FromQuery, HeaderParameter, JSONBody
+from litestar.params import HeaderParameter, JSONBody, QueryParameter
 from litestar.response import Stream
 from msgspec import UNSET, UnsetType
 
@@ -28,6 +28,7 @@ from postbus.server.views.messages import BrowsedMessage, Messages, MessageStory
 from postbus.server.visible_groups import of_message
 
 _TAG = "messages"
+_Newest = Annotated[bool, QueryParameter(description="Begin with the newest messages; further pages go back in time.")]
 
 
 @route("POST", "/v1/topics/{topic:str}/messages", status=201, errors=(409, 413), tag=_TAG)
@@ -47,7 +48,7 @@ async def browse_messages(
     after_id: AfterId = "0",
     cursor: Cursor = None,
     limit: Limit = 100,
-    newest: FromQuery[bool] = False,
+    newest: _Newest = False,
 ) -> Messages:
     """Retained messages of a topic, in their order: the first ones, or the newest.
 

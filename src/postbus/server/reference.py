@@ -146,7 +146,8 @@ class _Page:
         text = [tag("p", one) for one in operation.get("description", "").split("\n\n") if one]
         return tag(
             "article", title, join(text), needed, self._parameters(operation), self._body(operation),
-            _curl(path, method, self._example(operation)), self._answers(operation), id=operation["operationId"],
+            _curl(path, method, self._example(operation), is_stream=_is_stream(operation)),
+            self._answers(operation), id=operation["operationId"],
         )  # fmt: skip
 
     def _parameters(self, operation: Json) -> Html | None:
@@ -176,8 +177,10 @@ class _Page:
             is_good = status.startswith("2")
             if status in self._usual and operation.get(ROLES):
                 continue
-            if is_good and schema is not None:
-                what: str | Html = self._type(schema)
+            if is_good and schema == {} and "application/json" not in answer["content"]:
+                what: str | Html = tag("code", ", ".join(answer["content"]))
+            elif is_good and schema is not None:
+                what = self._type(schema)
             else:
                 what = answer.get("description") or HTTPStatus(int(status)).phrase
             entries.append(self._answer(status, what))
@@ -223,7 +226,7 @@ class _Page:
         ]
         kind = [self._type(schema)]
         if default not in (None, "", [], {}):
-            kind.append(join((", otherwise ", tag("code", json.dumps(default)))))
+            kind.append(join((", default ", tag("code", json.dumps(default)))))
         return tag(
             "tr",
             tag("th", tag("code", name), Html(" "), join(marks, " "), scope="row"),
@@ -244,7 +247,7 @@ class _Page:
         if choices := schema.get("oneOf") or schema.get("anyOf"):
             return join((self._type(one) for one in choices), " or ")
         if "enum" in schema or "const" in schema:
-            return join((tag("code", str(one)) for one in schema.get("enum", [schema.get("const")])), " or ")
+            return join((tag("code", _as_json(one)) for one in schema.get("enum", [schema.get("const")])), " or ")
         if isinstance(kind, list):
             return join((self._type({**schema, "type": one}) for one in kind), " or ")
         return self._plain_type(kind, schema)
@@ -270,6 +273,10 @@ class _Page:
         )
 
 
+def _is_stream(operation: Json) -> bool:
+    return any("text/event-stream" in answer.get("content", ()) for answer in operation["responses"].values())
+
+
 def _content(answer: Json | None) -> Json | None:
     """The schema of a body or an answer."""
     media = next(iter((answer or {}).get("content", {}).values()), None)
@@ -283,8 +290,13 @@ def _table(title: str | None, rows: list[Html]) -> Html | None:
     return join((tag("h4", title) if title else None, tag("div", table, class_="wide")))
 
 
-def _curl(path: str, method: str, example: Any) -> Html:
-    parts = ["curl"]
+def _as_json(value: Any) -> str:
+    """A value as one writes it in JSON, but texts without quotes."""
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _curl(path: str, method: str, example: Any, *, is_stream: bool) -> Html:
+    parts = ["curl", "-N"] if is_stream else ["curl"]
     if method != "get" and not (method == "post" and example is not None):
         parts += ["-X", method.upper()]
     if example is not None:

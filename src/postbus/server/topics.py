@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
-from litestar.params import FromQuery, JSONBody
+from litestar.params import JSONBody, QueryParameter
 
 from postbus.errors import InvalidOption
 from postbus.options import TopicOptions
@@ -15,6 +17,7 @@ from postbus.server.views.topics import Topics, TopicView
 from postbus.server.visible_groups import of_topic
 
 _TAG = "topics"
+_Force = Annotated[bool, QueryParameter(description="Delete its messages and groups, too.")]
 
 
 @route("GET", "/v1/topics", tag=_TAG)
@@ -52,7 +55,11 @@ async def set_topic(call: InCall, topic: TopicName, data: JSONBody[TopicSettings
 
 
 @route("DELETE", "/v1/topics/{topic:str}", status=204, errors=(404, 409), tag=_TAG)
-async def delete_topic(call: InCall, topic: TopicName, force: FromQuery[bool] = False) -> None:
+async def delete_topic(
+    call: InCall,
+    topic: TopicName,
+    force: _Force = False,
+) -> None:
     """Delete a topic; with force also its messages and groups."""
     await call.admin.delete_topic(topic, force=force)
 
