@@ -1,7 +1,7 @@
 -- The limits beyond which a group of a topic is in trouble. The most specific row of health_limit decides about each value: that
 -- of topic and group, of the group, of the topic, of all; then the defaults: half of the calls, and 24 hours.
 --
---   failed_share     the share of calls in the last five minutes that failed, if these are five calls or more
+--   failed_share     the share of calls in the last five minutes that failed, if at least five failed
 --   lag              messages ahead of the group
 --   lag_seconds      the age of the oldest message ahead of it
 --   stopped_seconds  how long the group may be without a process after a planned stop

@@ -2,9 +2,10 @@
 -- consumers still handle messages that are in the queue, or that open transactions publish to the queue. The groups that are named
 -- here wait for that, and then begin with the first message of the log: see continue_moves.
 --
--- The first group is the heir: it gets messages that come to the queue too late; with hand_over it gets all that are left there.
--- Returns the numbers of messages left in the queue, and how many of them have another priority than the default, which a log does
--- not have. With dry_run nothing changes. May be repeated while messages are left in the queue: see repeat_move.
+-- The first group is the heir: it gets messages that are due, or come to the queue, after the groups have begun; with hand_over it
+-- gets all that are left there. Returns the numbers of messages left in the queue, and how many of them have another priority than
+-- the default, which a log does not have. With dry_run nothing changes. May be repeated while messages are left in the queue: see
+-- repeat_move.
 --
 -- Writes: topic; see begin_subscription, join_scopes, storage_for, begin_move, repeat_move, note_action.  Locks: the topic's row.
 create or replace function postbus.move_topic(

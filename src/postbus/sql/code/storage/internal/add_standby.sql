@@ -1,7 +1,7 @@
--- Adds the standby partition after the current one. The sweep adds it long before it is needed, and adds one more when the standby
--- becomes the current one: a session that looks up the partitions at the very moment when one is added may not know it until the
--- next is added. The first standby partition of a log storage does the same for the storage itself: see publish_partitions. While
--- topics are being created, the function does nothing, and the sweep calls it again later.
+-- Adds the standby partition after the current one. The sweep adds it long before it is needed, and adds one more before the
+-- standby becomes the current one: a session that looks up the partitions at the very moment when one is added may not know it
+-- until the next is added. The first standby partition of a log storage does the same for the storage itself: see
+-- publish_partitions. While topics are being created, the function does nothing, and the sweep calls it again later.
 --
 -- Writes: log_partition, new tables.  Locks: an advisory lock for the transaction, if it is free.
 create or replace function postbus.add_standby(storage postbus.log_storage, epoch integer) returns void
