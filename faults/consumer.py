@@ -299,9 +299,9 @@ def forget_open_transactions() -> None:
     read_log = Store.read_log
 
     async def read(*args: Any, **options: Any) -> Any:
-        piece = await read_log(*args, **options)
-        piece.next_cursor = re.sub(r"\d+:(\d+):[\d,]*", r"\1:\1:", piece.next_cursor)
-        return piece
+        result = await read_log(*args, **options)
+        result.next_cursor = re.sub(r"\d+:(\d+):[\d,]*", r"\1:\1:", result.next_cursor)
+        return result
 
     _replace("read_log", read)
 

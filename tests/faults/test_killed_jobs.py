@@ -212,10 +212,10 @@ async def settle(conn: Any, subscription: int, worker: str = "w") -> None:
     """Let a group settle everything there is, in a few steps."""
     [lane] = await take(conn, worker, subscription)
     while True:
-        piece = await read(conn, lane.cursor, 2)
-        if piece.next == lane.cursor:
+        result = await read(conn, lane.cursor, 2)
+        if result.next == lane.cursor:
             break
-        await advance(conn, [lane], piece.next, len(piece.messages))
+        await advance(conn, [lane], result.next, len(result.messages))
     await conn.execute("select postbus.leave_groups($1, array[$2::bigint])", worker, subscription)
 
 

@@ -17,7 +17,7 @@ async def _connect(server: Server) -> Any:
     return await asyncpg.connect(server.dsn())
 
 
-async def _in_the_second_leaf(conn: Any) -> tuple[int, int]:
+async def _in_the_second_partition(conn: Any) -> tuple[int, int]:
     """Write to a topic in a partition that began after a checkpoint. Returns its storage and a group."""
     storage = await create_topic(conn)
     group = await subscribe(conn)
@@ -35,7 +35,7 @@ async def test_publishers_continue_in_the_same_partition(servers: Servers, fails
     await server.start()
     standby = await servers.standby_of(server) if fails_over else None
     conn = await _connect(server)
-    storage, group = await _in_the_second_leaf(conn)
+    storage, group = await _in_the_second_partition(conn)
     await server.kill()
     if standby is None:
         await server.start()

@@ -226,8 +226,8 @@ async def test_message_retried_ahead_of_the_cursor_has_its_effect_once(bus: Bus,
     group = await log_sql.subscribe(conn)
     await publish_numbers(bus, range(60))
     (lane,) = await log_sql.take(conn, "former", group)
-    piece = await log_sql.read(conn, lane.cursor)
-    assert await log_sql.defer(conn, lane, piece.after(50), "retry") == ["retried"]
+    result = await log_sql.read(conn, lane.cursor)
+    assert await log_sql.defer(conn, lane, result.after(50), "retry") == ["retried"]
     await log_sql.vanish(conn, "former")
 
     @bus.subscribe("t", group="g", concurrency=2, transactional=True)

@@ -359,10 +359,10 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
     original = Store.read_log
 
     async def counted(self: Store, topic: str, *args: Any, **options: Any) -> Any:
-        piece = await original(self, topic, *args, **options)
-        if piece.segments:
-            calls.append((topic, piece.count))
-        return piece
+        result = await original(self, topic, *args, **options)
+        if result.segments:
+            calls.append((topic, result.count))
+        return result
 
     monkeypatch.setattr(Store, "read_log", counted)
     return calls

@@ -67,9 +67,9 @@ async def state(conn: Any, group: int) -> str:
 async def do_all(conn: Any, group: int, worker: str = "w") -> list[str]:
     """Let a group handle everything before it."""
     [lane] = await take(conn, worker, group)
-    piece = await read(conn, lane.cursor)
-    assert await advance(conn, [lane], piece.next, len(piece.messages)) == []
-    return piece.messages
+    result = await read(conn, lane.cursor)
+    assert await advance(conn, [lane], result.next, len(result.messages)) == []
+    return result.messages
 
 
 async def states(conn: Any) -> dict[str, tuple[tuple[str, ...], str]]:
@@ -234,9 +234,9 @@ async def test_pitfall_6_group_that_dies_with_messages_in_hand_repeats_none(conn
     group = await subscribe(conn)
     await publish_many(conn, *"abcd")
     [crashed] = await take(conn, "crashed", group)
-    piece = await read(conn, crashed.cursor)
-    assert piece.during is not None
-    await advance(conn, [crashed], piece.during, 2, done=piece.places[1])
+    result = await read(conn, crashed.cursor)
+    assert result.during is not None
+    await advance(conn, [crashed], result.during, 2, done=result.at[1])
     assert await let_die(conn, storage) == 1
     await vanish(conn, "crashed")
 
@@ -245,7 +245,7 @@ async def test_pitfall_6_group_that_dies_with_messages_in_hand_repeats_none(conn
     [next_one] = await take(conn, "next", group)
     rest = await read(conn, next_one.cursor)
     assert rest.messages == ["c", "d"]
-    assert await advance(conn, [crashed], piece.next, 2) == [1], "it is told that it has lost the lane"
+    assert await advance(conn, [crashed], result.next, 2) == [1], "it is told that it has lost the lane"
     assert await advance(conn, [next_one], rest.next, 2) == []
     rows = await conn.fetch("select id, worker from postbus.deliveries where status = 'COMPLETED' order by id")
     assert [row["worker"] for row in rows] == ["crashed", "crashed", "next", "next"]
@@ -275,9 +275,9 @@ async def test_pitfall_7_thundering_herd_revives_the_group_once(conn: Any, conne
     got: list[str] = []
     for subscription in (group, *history):
         for lane in await take(conn, "w", subscription):
-            piece = await read(conn, lane.cursor, lanes=(lane.lane,))
-            await advance(conn, [lane], piece.next, len(piece.messages))
-            got += piece.messages
+            result = await read(conn, lane.cursor, lanes=(lane.lane,))
+            await advance(conn, [lane], result.next, len(result.messages))
+            got += result.messages
     assert Counter(got) == Counter([*(str(n) for n in range(500)), "new"])
 
 

@@ -81,10 +81,10 @@ async def _http_pop(world: _World, start: str, key: str | None) -> list[int]:
 
 
 async def _http_put(world: _World, start: str, key: str | None) -> list[int]:
-    place = world.start(start)
-    body: dict[str, str] = {"start": place.kind}
-    body |= {} if place.timestamp is None else {"timestamp": place.timestamp.isoformat()}
-    body |= {} if place.message_id is None else {"message_id": str(place.message_id)}
+    chosen = world.start(start)
+    body: dict[str, str] = {"start": chosen.kind}
+    body |= {} if chosen.timestamp is None else {"timestamp": chosen.timestamp.isoformat()}
+    body |= {} if chosen.message_id is None else {"message_id": str(chosen.message_id)}
     answer = await world.http.put("/v1/topics/t/groups/g", json=body)
     assert answer.is_success, answer.text
     return []
@@ -101,22 +101,22 @@ async def _admin(world: _World, start: str, key: str | None) -> list[int]:
 
 
 async def _sql(world: _World, start: str, key: str | None) -> list[int]:
-    place = world.start(start)
+    chosen = world.start(start)
     await world.conn.execute(
-        "select postbus.subscribe('t', 'g', $1, $2, $3)", place.kind, place.timestamp, place.message_id
+        "select postbus.subscribe('t', 'g', $1, $2, $3)", chosen.kind, chosen.timestamp, chosen.message_id
     )
     return []
 
 
 async def _sql_scope(world: _World, start: str, key: str | None) -> list[int]:
-    place = world.start(start).recorded(is_wide=False)
+    chosen = world.start(start).recorded(is_wide=False)
     await world.conn.fetch(
         "select * from postbus.subscribe_scope('g', 't', $1, mode => $2, start_at => $3, start_id => $4, "
         "look_back => '0')",
         key,
-        place.mode,
-        place.timestamp,
-        place.message_id,
+        chosen.mode,
+        chosen.timestamp,
+        chosen.message_id,
     )
     return []
 
@@ -213,18 +213,18 @@ async def test_each_start_works_through_each_way_of_subscribing(
 
 async def test_message_id_is_refused_as_start_for_many_topics(world: _World) -> None:
     """Topics of a namespace, a task or a pattern have no message in common."""
-    place = world.start("message")
+    chosen = world.start("message")
     for refused in (
-        lambda: world.bus.pop("o.*", group="g", start=place),
-        lambda: world.bus.pop(namespace="n", group="g", start=place),
-        lambda: world.bus.subscribe("o.*", group="g", start=place),
+        lambda: world.bus.pop("o.*", group="g", start=chosen),
+        lambda: world.bus.pop(namespace="n", group="g", start=chosen),
+        lambda: world.bus.subscribe("o.*", group="g", start=chosen),
     ):
         with pytest.raises(InvalidOption, match="no message in common"):
             refused()
     with pytest.raises(InvalidOption, match="no message in common"):
-        await world.bus.admin.subscribe_group("g", task="x", start=place)
+        await world.bus.admin.subscribe_group("g", task="x", start=chosen)
     with pytest.raises(InvalidOption, match="no message in common"):
-        await world.http_bus.pop("o.*", group="g", start=place)
+        await world.http_bus.pop("o.*", group="g", start=chosen)
     body = {"group": "g", "pattern": "o.*", "mode": "message", "message_id": str(world.ids[2])}
     assert "no message in common" in (await world.http.post("/v1/pop", json=body)).text
     with pytest.raises(Exception, match="no message in common"):

@@ -31,7 +31,7 @@ from support.queue_sql import is_waiting, publish
 
 Read = Callable[[Any, str, int], Awaitable[tuple[list[str], str]]]
 
-_TAKE_NEW_PLACES = """
+_TAKE_NEW_POSITIONS = """
     create or replace function postbus.next_position(
         seen postbus.log_position, "sequence" bigint, snapshot pg_snapshot, found integer
     ) returns postbus.log_position
@@ -41,11 +41,11 @@ _TAKE_NEW_PLACES = """
 """
 
 
-@pytest.fixture(params=["kept places", "new places"])
+@pytest.fixture(params=["kept positions", "new positions"])
 async def connect(connect: Connect, request: pytest.FixtureRequest) -> Connect:
     """Connect to a database whose readers keep a position's sequence as long as they may, or never."""
-    if request.param == "new places":
-        await (await connect()).execute(_TAKE_NEW_PLACES)
+    if request.param == "new positions":
+        await (await connect()).execute(_TAKE_NEW_POSITIONS)
     return connect
 
 
@@ -263,13 +263,13 @@ async def test_huge_transaction_is_read_in_batches(connect: Connect) -> None:
         await publish(writer, *texts[200:])
     cursor, found, sizes = await cursor_of(reader, group), [], []
     while True:
-        piece = await read(reader, cursor, 10)
-        found += piece.messages
-        sizes.append(len(piece.messages))
-        cursor = piece.next
+        result = await read(reader, cursor, 10)
+        found += result.messages
+        sizes.append(len(result.messages))
+        cursor = result.next
         if len(sizes) == 5:
             await publish(writer, "new")
-        if not piece.more:
+        if not result.more:
             break
     rest, _ = await read_all(reader, cursor)
 
@@ -307,10 +307,10 @@ async def test_read_is_bounded_by_bytes(connect: Connect) -> None:
     group = await subscribe(reader)
     await publish(reader, *("x" * 1000 for _ in range(5)))
 
-    piece = await read(reader, await cursor_of(reader, group), max_bytes=1500)
-    one = await read(reader, piece.next, max_bytes=1)
+    result = await read(reader, await cursor_of(reader, group), max_bytes=1500)
+    one = await read(reader, result.next, max_bytes=1)
 
-    assert (len(piece.messages), piece.more) == (2, True)
+    assert (len(result.messages), result.more) == (2, True)
     assert (len(one.messages), one.more) == (1, True)
     assert len((await read_all(reader, one.next))[0]) == 2
 
@@ -323,11 +323,11 @@ async def test_reading_resumes_in_the_middle_of_a_segment(connect: Connect) -> N
     await publish_many(reader, *"abcde")
     await publish(reader, "f")
     [lane] = await take(reader, "w", group)
-    piece = await read(reader, lane.cursor)
-    assert piece.during is not None
+    result = await read(reader, lane.cursor)
+    assert result.during is not None
     for index in range(6):
-        place = piece.places[index]
-        assert await advance(reader, [lane], piece.during, 1, place) == []
+        done = result.at[index]
+        assert await advance(reader, [lane], result.during, 1, done) == []
         rest, _ = await read_all(reader, await cursor_of(reader, group), 2)
         assert rest == list("abcdef")[index + 1 :]
 
@@ -356,10 +356,10 @@ async def test_empty_read_takes_no_transaction_id(connect: Connect) -> None:
     await create_topic(reader)
     cursor = await cursor_of(reader, await subscribe(reader))
     async with reader.transaction():
-        piece = await read(reader, cursor)
+        result = await read(reader, cursor)
         assert await reader.fetchval("select pg_current_xact_id_if_assigned()") is None
 
-    assert (piece.messages, piece.next, piece.during, piece.more) == ([], cursor, None, False)
+    assert (result.messages, result.next, result.during, result.more) == ([], cursor, None, False)
 
 
 async def test_read_that_skips_many_segments_of_others_moves_on(connect: Connect) -> None:
@@ -388,15 +388,15 @@ async def test_reads_in_one_transaction_find_an_added_partition(connect: Connect
     for text in ("a", "b"):  # with plans that are made, and with plans that are kept
         async with reader.transaction():
             for _ in range(7):
-                piece = await read(reader, cursor)
-                assert piece.messages == []
-                cursor = piece.next
+                result = await read(reader, cursor)
+                assert result.messages == []
+                cursor = result.next
             await publish(conn, text)
             await rotate(conn, id)
             await publish(conn, f"{text} in the new partition")
-            piece = await read(reader, cursor)
-            cursor = piece.next
-        assert piece.messages == [text, f"{text} in the new partition"]
+            result = await read(reader, cursor)
+            cursor = result.next
+        assert result.messages == [text, f"{text} in the new partition"]
 
 
 async def test_message_published_while_a_position_is_taken_is_read(connect: Connect) -> None:
@@ -426,10 +426,10 @@ async def test_message_published_while_a_position_is_taken_is_read(connect: Conn
     await rotate(conn, storage)
     await publish(conn, "c")
     await conn.execute("select pg_advisory_unlock(1)")
-    piece = await reading
-    last, _ = await read_all(reader, piece.next)
+    result = await reading
+    last, _ = await read_all(reader, result.next)
 
-    assert [*first, *piece.messages, *last] == ["a", "b", "c"]
+    assert [*first, *result.messages, *last] == ["a", "b", "c"]
 
 
 async def test_small_read_takes_no_transaction_id(connect_alone: Connect) -> None:
@@ -441,9 +441,9 @@ async def test_small_read_takes_no_transaction_id(connect_alone: Connect) -> Non
     async def takes_id(expected: list[str]) -> bool:
         nonlocal cursor
         async with reader.transaction():
-            piece = await read(reader, cursor)
-            assert piece.messages == expected
-            cursor = piece.next
+            result = await read(reader, cursor)
+            assert result.messages == expected
+            cursor = result.next
             return bool(await reader.fetchval("select pg_current_xact_id_if_assigned() is not null"))
 
     taken, before = [], list[str]()
@@ -658,10 +658,10 @@ async def _follow(conn: Any, writers: _Writers, cursor: str, count: int, lanes: 
     got: list[str] = []
     idle = 0
     while idle < 2:
-        piece = await read(conn, cursor, count, lanes=lanes)
-        got += piece.messages
-        cursor = piece.next
-        if not piece.messages:
+        result = await read(conn, cursor, count, lanes=lanes)
+        got += result.messages
+        cursor = result.next
+        if not result.messages:
             idle += not writers.running
             await asyncio.sleep(0.01)
     return got
@@ -691,19 +691,19 @@ async def _follow_stored(conn: Any, writers: _Writers, group: int, count: int, r
 async def _settle_some(conn: Any, lane: Lane, count: int, rng: random.Random, got: list[str]) -> bool:
     """Read once. Returns whether it moved on, be it only behind an exhausted target: there may be more."""
     before = lane.cursor
-    piece = await read(conn, before, count, lanes=(lane.lane,))
-    if not piece.messages:
-        lane.cursor = piece.next
-        return piece.next != before
+    result = await read(conn, before, count, lanes=(lane.lane,))
+    if not result.messages:
+        lane.cursor = result.next
+        return result.next != before
     if rng.random() < 0.3:  # stops in the middle, and continues from the stored cursor
-        done = rng.randrange(len(piece.messages))
-        assert piece.during is not None
-        assert await advance(conn, [lane], piece.during, done + 1, piece.places[done]) == []
-        got += piece.messages[: done + 1]
+        done = rng.randrange(len(result.messages))
+        assert result.during is not None
+        assert await advance(conn, [lane], result.during, done + 1, result.at[done]) == []
+        got += result.messages[: done + 1]
         lane.cursor = await cursor_of(conn, lane.subscription, lane.lane)
     else:
-        assert await advance(conn, [lane], piece.next, len(piece.messages)) == []
-        got += piece.messages
+        assert await advance(conn, [lane], result.next, len(result.messages)) == []
+        got += result.messages
     return True
 
 
@@ -765,32 +765,32 @@ async def _read_by_position(conn: Any, cursor: str, count: int) -> tuple[list[st
 async def _read_without_own_id(conn: Any, cursor: str, count: int) -> tuple[list[str], str]:
     """Read with a position of sequence and snapshot alone: ids between its xmax and the reader's own id are
     forgotten."""
-    piece = await read(conn, cursor, count)
-    return piece.messages, await conn.fetchval(
+    result = await read(conn, cursor, count)
+    return result.messages, await conn.fetchval(
         """select jsonb_populate_record(c, jsonb_build_object('seen', jsonb_populate_record((c).seen,
                 jsonb_build_object('txid', (pg_snapshot_xmax(((c).seen).snapshot)::text::bigint - 1)::text))))::text
              from (select $1::text::postbus.log_cursor as c) as given""",
-        piece.next,
+        result.next,
     )
 
 
 async def _read_with_an_older_id(conn: Any, cursor: str, count: int) -> tuple[list[str], str]:
     """Read with a new sequence and the previous transaction id: transactions open at that sequence are forgotten."""
     position = await conn.fetchval("select postbus.last_sequence(storage_id) from postbus.topic where name = 't'")
-    piece = await read(conn, cursor, count)
-    return piece.messages, await conn.fetchval(
+    result = await read(conn, cursor, count)
+    return result.messages, await conn.fetchval(
         """select jsonb_populate_record(c, jsonb_build_object('seen', jsonb_populate_record((c).seen,
                 jsonb_build_object('sequence', $2::bigint, 'txid', ((given.before).seen).txid))))::text
              from (select $1::text::postbus.log_cursor as c, $3::text::postbus.log_cursor as before) as given""",
-        piece.next,
+        result.next,
         position,
         cursor,
     )
 
 
 async def _read_as_we_do(conn: Any, cursor: str, count: int) -> tuple[list[str], str]:
-    piece = await read(conn, cursor, count)
-    return piece.messages, piece.next
+    result = await read(conn, cursor, count)
+    return result.messages, result.next
 
 
 async def _late_commit(connect: Connect, start: str | None, step: Read) -> dict[str, int]:
@@ -830,11 +830,11 @@ async def test_shortcuts_lose_messages(connect_alone: Connect, start: str | None
 
     The test runs on its own server, because another transaction that ends at the wrong moment saves the messages.
     """
-    await (await connect_alone()).execute(_TAKE_NEW_PLACES)
+    await (await connect_alone()).execute(_TAKE_NEW_POSITIONS)
     assert (await _late_commit(connect_alone, start, step))["LOST"] > 0
 
 
-@pytest.mark.parametrize("connect", ["kept places"], indirect=True)  # independent of that setting
+@pytest.mark.parametrize("connect", ["kept positions"], indirect=True)  # independent of that setting
 async def test_check_catches_a_reader_by_sequence(connect: Connect) -> None:
     """The same writers, read by `position > last`, lose messages."""
     conn = await connect()

@@ -155,15 +155,15 @@ async def test_reader_knows_a_storage_added_during_its_lookup(connect: Connect) 
     await publish(conn, "two", topic="long")
     assert await _is_unknown(reader, 3), "else this test shows nothing"
     start = await cursor_of(conn, group)
-    place = await conn.fetchval(
+    position = await conn.fetchval(
         "select read_target from postbus.read_log('long', '{0}', $1) where more is not null", start
     )
-    piece = await read(reader, start, topic="long", target=place)
+    result = await read(reader, start, topic="long", target=position)
     for number in range(3):
         await publish(conn, str(number), topic="long")
         await sweep(conn, 3)
-    assert piece.messages == ["two"]
-    assert (await read_all(reader, piece.next, topic="long"))[0] == ["0", "1", "2"]
+    assert result.messages == ["two"]
+    assert (await read_all(reader, result.next, topic="long"))[0] == ["0", "1", "2"]
 
 
 async def test_storage_is_published_to_all_sessions_when_its_topic_is_created(bus: Bus, conn: Any) -> None:

@@ -112,8 +112,8 @@ async def test_message_deferred_by_a_worker_and_popped_does_not_come_again(conn:
     group = await _group(conn)
     await publish_many(conn, "one", "two")
     [lane] = await take(conn, "w", group)
-    piece = await read(conn, lane.cursor)
-    assert await defer(conn, lane, piece.after(1), "retry") == ["retried"]
+    result = await read(conn, lane.cursor)
+    assert await defer(conn, lane, result.after(1), "retry") == ["retried"]
     await vanish(conn, "w")
 
     first = await pop(conn, 1)
@@ -203,11 +203,11 @@ async def test_lanes_at_different_positions_are_read_separately(conn: Any) -> No
     await publish_many(conn, "y1", keys=[keys[1]])
     lanes = await take(conn, "w", group)
     lane = next(one for one in lanes if one.lane == 1)
-    piece = await read(conn, lane.cursor, lanes=(1,))
-    await advance(conn, [lane], piece.next)
-    piece = await read(conn, lane.cursor, lanes=(1,))
-    assert piece.messages == ["y1"]
-    await advance(conn, [lane], piece.next, 1)
+    result = await read(conn, lane.cursor, lanes=(1,))
+    await advance(conn, [lane], result.next)
+    result = await read(conn, lane.cursor, lanes=(1,))
+    assert result.messages == ["y1"]
+    await advance(conn, [lane], result.next, 1)
     await vanish(conn, "w")
 
     got = list(first.messages)

@@ -59,12 +59,12 @@ async def test_ack_waits_for_concurrent_buffering(connect: Connect) -> None:
     first = await pop(a, 1)
     await publish_many(a, "a2", keys=["a"])
 
-    shelving = b.transaction()
-    await shelving.start()
+    parking = b.transaction()
+    await parking.start()
     assert (await pop(b, 1)).messages == []  # a2 waits behind a1
     acking = asyncio.create_task(ack(a, first))
     await waits(observer, a.get_server_pid())
-    await shelving.commit()
+    await parking.commit()
     assert await acking == []
 
     assert (await pop(b, 1)).messages == ["a2"]

@@ -133,7 +133,7 @@ async def test_key_added_while_a_worker_settles_gets_its_messages(connect: Conne
     group = (await subscribe_scope(watcher, topic="t", key="a"))["t"]
     await publish_many(watcher, "a1", "b1", keys=["a", "b"])
     [lane] = await _taken(watcher, group)
-    piece = (await read_all(watcher, lane["cursor"]))[1]
+    cursor = (await read_all(watcher, lane["cursor"]))[1]
     settling = worker.transaction()
     await settling.start()
     await worker.execute(
@@ -142,7 +142,7 @@ async def test_key_added_while_a_worker_settles_gets_its_messages(connect: Conne
         group,
         lane["token"],
         lane["number"],
-        piece,
+        cursor,
     )
     adding = asyncio.create_task(subscribe_scope(admin, topic="t", key="b"))
     await _waits(watcher, admin.get_server_pid())

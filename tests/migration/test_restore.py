@@ -162,9 +162,9 @@ async def test_the_order_of_deaths_and_joinings_survives_a_restore(conn: Any, re
     group = await subscribe(conn, "g")
     [first] = await publish(conn, "fails")
     [lane] = await take(conn, "w", group)
-    piece = await read(conn, lane.cursor)
-    await defer(conn, lane, piece, "retry")
-    await advance(conn, [lane], piece.next, 1)
+    result = await read(conn, lane.cursor)
+    await defer(conn, lane, result, "retry")
+    await advance(conn, [lane], result.next, 1)
     await conn.execute("select postbus.leave_groups('w', array[$1::bigint])", group)
     await let_die(conn, storage)
     await publish(conn, "for nobody")
@@ -223,9 +223,9 @@ async def test_a_restored_database_is_refused_until_it_is_rebased(conn: Any, res
     await publish_many(conn, "three", "four")
     assert len(await _take_all(conn, done)) == 4
     [lane] = await take(conn, "w", middle)
-    piece = await read(conn, lane.cursor)
-    assert piece.during is not None
-    await advance(conn, [lane], piece.during, 3, piece.places[2])
+    result = await read(conn, lane.cursor)
+    assert result.during is not None
+    await advance(conn, [lane], result.during, 3, result.at[2])
     await conn.execute("select postbus.leave_groups('w', array[$1::bigint])", middle)
     await sweep(conn, 2)
     await publish(conn, "not counted yet")
@@ -389,13 +389,13 @@ async def test_rebase_on_the_same_server_loses_nothing(conn: Any) -> None:
     group = await subscribe(conn)
     await publish(conn, "one", "two")
     [lane] = await take(conn, "w", group)
-    piece = await read(conn, lane.cursor, 1)
-    await advance(conn, [lane], piece.next, 1)
+    result = await read(conn, lane.cursor, 1)
+    await advance(conn, [lane], result.next, 1)
     await rotate(conn, storage)
     await publish(conn, "three")
     assert [await _rebase(conn), await _rebase(conn)] == [1, 1]
     await publish(conn, "four")
-    assert await advance(conn, [lane], piece.next, 1) == [1], "whoever held a lane has lost it"
+    assert await advance(conn, [lane], result.next, 1) == [1], "whoever held a lane has lost it"
     await conn.execute("select postbus.sign_off('w')")
 
     assert await _take_all(conn, group) == ["two", "three", "four"]
@@ -425,7 +425,7 @@ async def test_scopes_hold_in_a_restored_database(conn: Any, restore: Restore) -
 
 
 async def test_a_topic_joins_no_scope_until_a_restored_database_is_rebased(conn: Any, restore: Restore) -> None:
-    """By a change of its options, or by being created: groups would begin at places of the server that was dumped."""
+    """By a change of its options, or by being created: groups would begin at positions of the dumped server."""
     await _burn_ids(conn)
     await create_topic(conn)
     await subscribe_scope(conn, namespace="ns", mode="all")
@@ -482,7 +482,7 @@ async def test_groups_that_pull_are_refused_until_a_restored_database_is_rebased
 async def test_every_way_in_is_refused_until_a_restored_database_is_rebased(
     conn: Any, restore: Restore, is_ahead: bool
 ) -> None:
-    """Whatever takes, or stores, a place in the log, whether the other server's transaction ids are higher or lower."""
+    """Every call that takes or stores a position, whether the other server's transaction ids are higher or lower."""
     await create_topic(conn, lanes=1, namespace="n")
     group = await subscribe(conn)
     await conn.execute("select postbus.create_topic('q', '{}')")
@@ -518,7 +518,7 @@ async def test_every_way_in_is_refused_until_a_restored_database_is_rebased(
         beat,
     ):
         await _refused(there.fetch(f"select * from postbus.{call}"))
-    # Nothing is lost by these: they take no place, and what they bring is found by its number.
+    # Nothing is lost by these: they take no position, and what they bring is found by its number.
     await publish(there, "three")
     assert len(await there.fetch("select * from postbus.log where topic = 't'")) == 3
     assert len(await there.fetch("select * from postbus.retained('t')")) == 3
@@ -562,9 +562,9 @@ async def test_catch_up_goes_on_after_the_rebase_with_nothing_skipped(
         assert await conn.fetchval("select postbus.ack_leases(array[$1::uuid])", popped.token) == []
     else:
         [lane] = await take(conn, "w", history)
-        piece = await read(conn, lane.cursor, 7)
-        done = piece.messages
-        assert await advance(conn, [lane], piece.next, 7) == []
+        result = await read(conn, lane.cursor, 7)
+        done = result.messages
+        assert await advance(conn, [lane], result.next, 7) == []
         await conn.execute("select postbus.leave_groups('w', array[$1::bigint])", history)
     assert len(done) == 7
 

@@ -62,8 +62,8 @@ _DEEDS += [
     "read",
     "subscribe",
     "subscribe",
-    "place",
-    "place",
+    "take_position",
+    "take_position",
     "straddle",
 ]
 
@@ -76,7 +76,7 @@ class _World:
         self.idle, self.busy = others, list[tuple[Any, Any]]()
         self.groups: list[int] = []
         self.ids: list[int] = []
-        self.places: list[str] = []
+        self.positions: list[str] = []
 
     async def publish(self, conn: Any = None, topic: str = "t") -> None:
         many = self.chance.choice([1, 1, 3])
@@ -128,12 +128,12 @@ class _World:
             await pass_all(self.conn, group)
             return
         lane = self.chance.choice(await take(self.conn, "w", group))
-        piece = await read(self.conn, lane.cursor, self.chance.randint(1, 6), lanes=(lane.lane,))
-        if piece.places and self.chance.random() < 0.5:
-            assert piece.during
-            await advance(self.conn, [lane], piece.during, 1, self.chance.choice(piece.places))
+        result = await read(self.conn, lane.cursor, self.chance.randint(1, 6), lanes=(lane.lane,))
+        if result.at and self.chance.random() < 0.5:
+            assert result.during
+            await advance(self.conn, [lane], result.during, 1, self.chance.choice(result.at))
         else:
-            await advance(self.conn, [lane], piece.next, len(piece.messages))
+            await advance(self.conn, [lane], result.next, len(result.messages))
         await self.conn.execute("select postbus.leave_groups('w', array[$1::bigint])", group)
 
     async def subscribe(self) -> None:
@@ -144,16 +144,16 @@ class _World:
             sql = "select subscription_id from postbus.subscribe_scope($1, 't', look_back => $2::text::interval)"
             self.groups.append(await self.conn.fetchval(sql, name, look_back))
             return
-        place: dict[str, Any] = {}
+        options: dict[str, Any] = {}
         if start == "FROM_TIMESTAMP":
             back = self.chance.choice([0.0, 0.02, 0.1, 0.5, 100])
-            place["start_at"] = await self.conn.fetchval("select clock_timestamp() - $1 * interval '1 s'", back)
+            options["start_at"] = await self.conn.fetchval("select clock_timestamp() - $1 * interval '1 s'", back)
         elif start == "FROM_MESSAGE_ID":
-            place["start_id"] = self.chance.choice(self.ids) if self.ids else 0
-        self.groups.append(await subscribe(self.conn, name, start, **place))
+            options["start_id"] = self.chance.choice(self.ids) if self.ids else 0
+        self.groups.append(await subscribe(self.conn, name, start, **options))
 
-    async def place(self) -> None:
-        self.places.append(await self.conn.fetchval("select postbus.take_position($1)::text", self.storage))
+    async def take_position(self) -> None:
+        self.positions.append(await self.conn.fetchval("select postbus.take_position($1)::text", self.storage))
 
     async def straddle(self) -> None:
         """Take a position whose sequence is in one partition, with a snapshot from when the next one had messages."""
@@ -161,15 +161,15 @@ class _World:
         await self.rotate()
         await self.publish()
         snapshot = "row($1, pg_current_xact_id(), pg_current_snapshot())::postbus.log_position"
-        self.places.append(await self.conn.fetchval(f"select ({snapshot})::text", position))
+        self.positions.append(await self.conn.fetchval(f"select ({snapshot})::text", position))
         if self.groups:
             moved = "select postbus.move_cursors($1, postbus.cursor_at($2::text::postbus.log_position), 'seek')"
-            await self.conn.execute(moved, self.chance.choice(self.groups), self.places[-1])
+            await self.conn.execute(moved, self.chance.choice(self.groups), self.positions[-1])
 
     async def check(self) -> None:
-        await self.place()
+        await self.take_position()
         for group in self.groups:
-            for until in [self.places[-1], self.chance.choice(self.places)]:
+            for until in [self.positions[-1], self.chance.choice(self.positions)]:
                 for newest in [None, self.chance.randint(0, 12)]:
                     expected = await self.conn.fetchrow(_ONE_BY_ONE, group, until, newest)
                     assert tuple(await self.conn.fetchrow(_BY_LEAVES, group, until, newest)) == tuple(expected)

@@ -111,18 +111,18 @@ class Lifecycle(RuleBasedStateMachine):
         held = reading.held.get(lane)
         if held is None:
             return
-        piece = self.world.run(read(self.world.conn, held.cursor, count, topic=self.topic, lanes=(lane,)))
-        assert piece.ids == self._in_lane(reading.unread, lane)[: len(piece.ids)]
-        done = piece.ids[:settles]
-        is_all = settles >= len(piece.ids)
+        result = self.world.run(read(self.world.conn, held.cursor, count, topic=self.topic, lanes=(lane,)))
+        assert result.ids == self._in_lane(reading.unread, lane)[: len(result.ids)]
+        done = result.ids[:settles]
+        is_all = settles >= len(result.ids)
         if not is_all and not done:
             return
         if is_all:
-            lost = self.world.run(advance(self.world.conn, [held], piece.next, len(done)))
+            lost = self.world.run(advance(self.world.conn, [held], result.next, len(done)))
         else:
-            assert piece.during is not None
-            place = piece.places[len(done) - 1]
-            lost = self.world.run(advance(self.world.conn, [held], piece.during, len(done), done=place))
+            assert result.during is not None
+            last = result.at[len(done) - 1]
+            lost = self.world.run(advance(self.world.conn, [held], result.during, len(done), done=last))
             held.cursor = self._stored(reading.id, lane)
         assert lost == []
         for id in done:
@@ -131,7 +131,7 @@ class Lifecycle(RuleBasedStateMachine):
         reading.settled += len(done)
         group.completed |= set(done)
         self.messages.settle(group.name, done)
-        if is_all and not piece.more:
+        if is_all and not result.more:
             reading.at_end.add(lane)
 
     @rule(tracking=st.sampled_from(["REFERENCE_COUNTING", "OFFSET_WATERMARK"]))
@@ -405,11 +405,11 @@ class Lifecycle(RuleBasedStateMachine):
         for lane in range(_LANES):
             cursor = self._stored(subscription, lane)
             while True:
-                piece = self.world.run(read(self.world.conn, cursor, topic=self.topic, lanes=(lane,)))
-                found += piece.ids
-                if piece.next == cursor:
+                result = self.world.run(read(self.world.conn, cursor, topic=self.topic, lanes=(lane,)))
+                found += result.ids
+                if result.next == cursor:
                     break
-                cursor = piece.next
+                cursor = result.next
         assert len(found) == len(set(found)), "one came twice"
         return set(found)
 

@@ -84,14 +84,14 @@ class Retries(RuleBasedStateMachine):
         """Handle what is before a lane: failed messages are retried, and others of their key are parked behind them."""
         lane = self.lanes[_one_of(self.unread, first)]
         held = self.held[lane]
-        piece = self.world.run(read(self.world.conn, held.cursor, 4, topic=self.topic, lanes=(lane,)))
-        assert piece.ids == sorted(id for id in self.unread if self.lanes[id] == lane)[: len(piece.ids)]
-        for n, id in enumerate(piece.ids):
+        result = self.world.run(read(self.world.conn, held.cursor, 4, topic=self.topic, lanes=(lane,)))
+        assert result.ids == sorted(id for id in self.unread if self.lanes[id] == lane)[: len(result.ids)]
+        for n, id in enumerate(result.ids):
             key = self.keys[id]
             is_behind = key is not None and any(self.keys[other] == key for other in self.waiting)
             kind = "park" if is_behind else kinds[n % len(kinds)]
             if kind != "done":
-                told = self.world.run(defer(self.world.conn, held, piece.after(n), kind))
+                told = self.world.run(defer(self.world.conn, held, result.after(n), kind))
                 assert told == [_TOLD[kind]]
             self.unread.remove(id)
             if kind == "done":
@@ -102,7 +102,7 @@ class Retries(RuleBasedStateMachine):
                 attempts = 1 if kind == "retry" else 0
                 self.waiting[id] = Waiting(kind == "park", attempts, self.now, suspected=kind == "suspect")
                 self._unpark(key)
-        assert self.world.run(advance(self.world.conn, [held], piece.next, len(piece.ids))) == []
+        assert self.world.run(advance(self.world.conn, [held], result.next, len(result.ids))) == []
 
     @precondition(lambda self: self.waiting)
     @rule(first=_which, count=st.integers(1, 4))

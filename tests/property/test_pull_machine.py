@@ -121,7 +121,7 @@ class Pulling(RuleBasedStateMachine):
     @rule(back=st.booleans())
     def seek(self, back: bool) -> None:
         """Seek: deferred messages and those parked behind them stay; all others come again, or none."""
-        shelf = {
+        buffered = {
             row["id"]
             for row in self.world.fetch("select id from postbus.deferred where subscription_id = $1", self.group)
         }
@@ -129,7 +129,7 @@ class Pulling(RuleBasedStateMachine):
         stay = {
             id
             for id, one in self.open.items()
-            if one.attempts > 0 or one.redriven or (id in shelf and self.keys[id] in tried)
+            if one.attempts > 0 or one.redriven or (id in buffered and self.keys[id] in tried)
         }
         start = "FROM_BEGINNING" if back else "FROM_NOW"
         self.world.value("select postbus.seek($1, 'g', $2)", self.topic, start)

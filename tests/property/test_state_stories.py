@@ -14,7 +14,7 @@ import pytest
 from property.state_model import Seen, StateModel, differences
 from support.log_sql import (
     Lane,
-    Piece,
+    ReadResult,
     advance,
     claim_deferred,
     create_topic,
@@ -129,11 +129,11 @@ class Story:
         ):
             cursor = row["cursor"]
             while True:
-                piece = await read(self.conn, cursor, lanes=(row["lane"],))
-                found |= set(piece.ids)
-                if piece.next == cursor or not (piece.messages or piece.more):
+                result = await read(self.conn, cursor, lanes=(row["lane"],))
+                found |= set(result.ids)
+                if result.next == cursor or not (result.messages or result.more):
                     break
-                cursor = piece.next
+                cursor = result.next
         return found
 
     async def _ahead(self, part: Any) -> set[int]:
@@ -208,9 +208,9 @@ class Story:
             self._settled(name, {row["id"]: told[0]})
 
     async def _does_one_ahead(self, name: str, part: Any, lane: Lane) -> None:
-        piece = await read(self.conn, lane.cursor, 4, lanes=(lane.lane,))
+        result = await read(self.conn, lane.cursor, 4, lanes=(lane.lane,))
         known = await self._ahead(part) | (await self._waiting(part)).keys()
-        free = [(id, place) for id, place in zip(piece.ids, piece.places, strict=True) if id not in known]
+        free = [(id, at) for id, at in zip(result.ids, result.at, strict=True) if id not in known]
         if free:
             id, (position, index) = self.chance.choice(free)
             await self.conn.execute(
@@ -222,31 +222,31 @@ class Story:
             self._settled(name, {id: "done"})
 
     async def _reads_on(self, name: str, part: Any, lane: Lane) -> None:
-        piece = await read(self.conn, lane.cursor, self.chance.randint(1, 4), lanes=(lane.lane,))
+        result = await read(self.conn, lane.cursor, self.chance.randint(1, 4), lanes=(lane.lane,))
         known = await self._ahead(part) | (await self._waiting(part)).keys()
-        count = self.chance.randint(0, len(piece.ids))
+        count = self.chance.randint(0, len(result.ids))
         kinds = {
             id: self.chance.choice(["done"] * 5 + ["retry", "dead", "park", "suspect", "release"])
-            for id in piece.ids[:count]
+            for id in result.ids[:count]
             if id not in known
         }
-        off = [n for n, id in enumerate(piece.ids) if kinds.get(id, "done") != "done"]
+        off = [n for n, id in enumerate(result.ids) if kinds.get(id, "done") != "done"]
         if off:
-            told = await defer(self.conn, lane, _only(piece, off), *[kinds[piece.ids[n]] for n in off])
+            told = await defer(self.conn, lane, _only(result, off), *[kinds[result.ids[n]] for n in off])
             assert told is not None
-            self._tell(name, part["id"], "puts off", dict(zip([piece.ids[n] for n in off], told, strict=True)))
-            self._settled(name, dict(zip([piece.ids[n] for n in off], told, strict=True)))
+            self._tell(name, part["id"], "defers", dict(zip([result.ids[n] for n in off], told, strict=True)))
+            self._settled(name, dict(zip([result.ids[n] for n in off], told, strict=True)))
             if self.chance.random() < 0.15:
                 return
-        if count == len(piece.ids):
-            assert await advance(self.conn, [lane], piece.next, count) == []
+        if count == len(result.ids):
+            assert await advance(self.conn, [lane], result.next, count) == []
         elif count:
-            assert piece.during is not None
-            assert await advance(self.conn, [lane], piece.during, count, done=piece.places[count - 1]) == []
+            assert result.during is not None
+            assert await advance(self.conn, [lane], result.during, count, done=result.at[count - 1]) == []
         else:
             return
         done = [id for id, kind in kinds.items() if kind == "done"]
-        self._tell(name, part["id"], "is done with", done, "up to", piece.ids[:count])
+        self._tell(name, part["id"], "is done with", done, "up to", result.ids[:count])
         self._settled(name, dict.fromkeys(done, "done"))
 
     def _settled(self, name: str, told: dict[int, str]) -> None:
@@ -430,12 +430,12 @@ class Story:
         self.popped.clear()
 
 
-def _only(piece: Piece, numbers: list[int]) -> Piece:
+def _only(result: ReadResult, numbers: list[int]) -> ReadResult:
     """Return some messages of a read result."""
-    return Piece(
-        messages=[piece.messages[n] for n in numbers],
-        keys=[piece.keys[n] for n in numbers],
-        places=[piece.places[n] for n in numbers],
+    return ReadResult(
+        messages=[result.messages[n] for n in numbers],
+        keys=[result.keys[n] for n in numbers],
+        at=[result.at[n] for n in numbers],
     )
 
 

@@ -10,7 +10,7 @@ from uuid import UUID
 import asyncpg
 
 from postbus._db.migrator import migrate
-from support.log_sql import Lane, Piece, create_topic, cursor_of, publish_many, read, subscribe, take
+from support.log_sql import Lane, ReadResult, create_topic, cursor_of, publish_many, read, subscribe, take
 
 SECRET = UUID("00000000-0000-4000-8000-00000000cafe")
 """Of the honest process. Nobody else knows it."""
@@ -18,7 +18,7 @@ _OF_BILLING = "where subscription_id = (select id from postbus.subscription wher
 _FACTS = {
     "lanes": f"select holder, token, held_number, deaths, careful_until from postbus.lane {_OF_BILLING}",
     "cursors": f"select lane, number, cursor, passed from postbus.cursor {_OF_BILLING}",
-    "put off": "select * from postbus.deferred",
+    "deferred": "select * from postbus.deferred",
     "dead": "select * from postbus.dead_letter",
     "settled": "select * from postbus.settled_ahead",
     "leases": "select * from postbus.lease",
@@ -48,8 +48,8 @@ class Stage:
     """… and a message that it tries again."""
     mine: list[Lane]
     """Lanes of another group that the consumer holds itself, rightly."""
-    log: Piece
-    other: Piece
+    log: ReadResult
+    other: ReadResult
     """The messages of the topic, and of another topic."""
 
     def __init__(self, runner: asyncio.Runner, dsn: str) -> None:

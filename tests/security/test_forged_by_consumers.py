@@ -181,7 +181,7 @@ def test_impossible_position_is_refused(stage: Stage, before: dict[str, Any], ch
     """It would skip later messages, or stop the sweep of the whole storage."""
     name, _, value = change.partition(" = ")
     field, _, part = name.partition(".")
-    seen = "(select row(p.sequence, p.txid, p.snapshot)::postbus.log_position from place p)"
+    seen = "(select row(p.sequence, p.txid, p.snapshot)::postbus.log_position from seen p)"
     type = _TYPES.get(part or field, "postbus.log_position")
     forged = f"'{value}'::{type}" if value not in ("", "null") else f"null::{type}"
     if part:
@@ -191,7 +191,7 @@ def test_impossible_position_is_refused(stage: Stage, before: dict[str, Any], ch
         for column in _COLUMNS
     ]
     cursor = stage.run(stage.owner.fetchval(
-        "with place as (select ((($1::text::postbus.log_cursor)).seen).*) "
+        "with seen as (select ((($1::text::postbus.log_cursor)).seen).*) "
         f"select row({', '.join(columns)})::postbus.log_cursor::text", stage.log.next,
     ))  # fmt: skip
     told = _advance(stage, stage.mine[0], [stage.mine[0].token], cursor)
@@ -372,10 +372,10 @@ def test_settled_messages_cannot_be_brought_back(stage: Stage) -> None:
 def test_messages_settled_ahead_must_be_part_of_a_segment(stage: Stage, position: str, start: Any, stop: Any) -> None:
     """Unlimited ranges would be repeated one by one to the lane's next holder."""
     here, there = stage.sequence_of(stage.ids_in(0)[0]), stage.sequence_of(stage.ids_in(0, topic="elsewhere")[0])
-    place = {"here": here, "elsewhere": there, "nowhere": 2**62}[position]
+    sequence = {"here": here, "elsewhere": there, "nowhere": 2**62}[position]
     stage.attack(
         "select postbus.note_done(array[$1::uuid], '{0}', array[$2::bigint], array[$3::int], array[$4::int])",
-        stage.mine[0].token, place, start, stop,
+        stage.mine[0].token, sequence, start, stop,
     )  # fmt: skip
     noted = stage.run(stage.owner.fetch("delete from postbus.settled_ahead returning sequence, indexes::text"))
     assert [tuple(row) for row in noted] in ([], [(here, "{[0,2)}")])
@@ -487,13 +487,13 @@ def test_pop_is_bounded_whatever_it_asks_for(stage: Stage, count: int, size: int
         rows = await stage.consumer.fetch(
             "select * from postbus.pop('elsewhere', 'popper', max_count => $1, max_bytes => $2)", count, size
         )
-        shelved = await stage.owner.fetch("delete from postbus.deferred where buffered returning id")
+        buffered = await stage.owner.fetch("delete from postbus.deferred where buffered returning id")
         await stage.owner.execute("select postbus.remove_group('elsewhere', 'popper', true)")
-        return len(rows[0]["ids"] or []), len(shelved)
+        return len(rows[0]["ids"] or []), len(buffered)
 
-    taken, shelved = stage.run(attack())
+    taken, buffered = stage.run(attack())
     assert 0 < taken <= 10_000
-    assert shelved < 25_000
+    assert buffered < 25_000
 
 
 @pytest.mark.parametrize("text", [_LONG, _ESCAPE], ids=["long", "escape"])
@@ -538,13 +538,13 @@ def test_oversized_group_options_are_refused(stage: Stage, before: dict[str, Any
 
 
 @pytest.mark.parametrize("counter", ["-1", "NaN", "Infinity", "1e300", "9000000000000000000"])
-@pytest.mark.parametrize("place", range(5))
+@pytest.mark.parametrize("index", range(5))
 def test_counters_of_members_must_be_valid_numbers(
-    stage: Stage, before: dict[str, Any], place: int, counter: str
+    stage: Stage, before: dict[str, Any], index: int, counter: str
 ) -> None:
     """An invalid or huge one would break every sum of them."""
     given = ["1"] * 5
-    given[place] = counter
+    given[index] = counter
     values = ", ".join(f"'{{{one}}}'" for one in given)
     told = stage.attack(f"select * from postbus.group_heartbeat('{{}}', array[{stage.billing}], '{{m}}', {values})")
 

@@ -81,8 +81,8 @@ async def test_seek_entry_records_the_position_before(conn: Any) -> None:
     await make_world(conn)
     ids = [row["id"] for row in await conn.fetch("select id from postbus.log order by id")]
     to_last = "select postbus.seek('log', 'g', 'FROM_MESSAGE_ID', start_id => $1)"
-    for place in (to_last.replace("$1", str(ids[-1])), "select postbus.seek('log', 'g', 'FROM_NOW')"):
-        await conn.execute(place)
+    for seek in (to_last.replace("$1", str(ids[-1])), "select postbus.seek('log', 'g', 'FROM_NOW')"):
+        await conn.execute(seek)
 
     [told] = await entries_of(conn, to_last.replace("$1", str(ids[0])))
 

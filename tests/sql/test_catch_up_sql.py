@@ -40,11 +40,11 @@ async def work_through(conn: Any, subscription: int, count: int = 1000, worker: 
     lanes = await take(conn, worker, subscription)
     for lane in lanes:
         while True:
-            piece = await read(conn, lane.cursor, count, lanes=(lane.lane,))
-            if piece.next == lane.cursor:
+            result = await read(conn, lane.cursor, count, lanes=(lane.lane,))
+            if result.next == lane.cursor:
                 break
-            got += piece.messages
-            assert await advance(conn, [lane], piece.next, len(piece.messages)) == []
+            got += result.messages
+            assert await advance(conn, [lane], result.next, len(result.messages)) == []
     await conn.execute("select postbus.leave_groups($1, array[$2::bigint])", worker, subscription)
     return got
 
@@ -146,8 +146,8 @@ async def test_history_from_a_point_respects_max_messages(conn: Any, start: str)
     await history(conn, 5)
     at = await conn.fetchval("select clock_timestamp()")
     ids = await publish_many(conn, *(str(n) for n in range(5, 10)))
-    place = {"start_at": at} if start == "FROM_TIMESTAMP" else {"start_id": ids[0]}
-    await subscribe(conn, "late", start, catch_up=json.dumps({"beside_from": 2, "max_messages": 4}), **place)
+    options = {"start_at": at} if start == "FROM_TIMESTAMP" else {"start_id": ids[0]}
+    await subscribe(conn, "late", start, catch_up=json.dumps({"beside_from": 2, "max_messages": 4}), **options)
     row = await catch_up(conn)
     assert (row["total"], row["skipped"]) == (4, 1)
     assert await work_through(conn, row["subscription_id"]) == ["6", "7", "8", "9"]
@@ -158,9 +158,9 @@ async def test_catch_up_continues_where_a_killed_process_stopped(conn: Any) -> N
     await history(conn, 10)
     beside = (await late(conn))["catch_up_id"]
     [lane] = await take(conn, "killed", beside)
-    piece = await read(conn, lane.cursor)
-    assert piece.during is not None
-    await advance(conn, [lane], piece.during, 4, done=piece.places[3])
+    result = await read(conn, lane.cursor)
+    assert result.during is not None
+    await advance(conn, [lane], result.during, 4, done=result.at[3])
     await conn.execute("update postbus.worker set seen_at = seen_at - interval '1 hour'")
     row = await catch_up(conn)
     assert (row["processed"], row["total"]) == (4, 10)
@@ -174,12 +174,12 @@ async def test_catch_up_can_be_cancelled_and_resumed(conn: Any) -> None:
     answer = await late(conn)
     group, beside = answer["subscription_id"], answer["catch_up_id"]
     [lane] = await take(conn, "w", beside)
-    piece = await read(conn, lane.cursor)
-    assert piece.during is not None
-    await advance(conn, [lane], piece.during, 4, done=piece.places[3])
+    result = await read(conn, lane.cursor)
+    assert result.during is not None
+    await advance(conn, [lane], result.during, 4, done=result.at[3])
     await conn.execute("select postbus.set_catch_up('t', 'late', false)")
     assert (await catch_up(conn))["status"] == "CANCELLED"
-    assert await advance(conn, [lane], piece.next, 6) == [], "what was being settled is settled"
+    assert await advance(conn, [lane], result.next, 6) == [], "what was being settled is settled"
     await publish(conn, "live")
     assert [row["action"] for row in await lease(conn, "w", beside)] == ["stop"]
     assert await work_through(conn, group) == ["live"]
@@ -218,9 +218,9 @@ async def test_catch_up_stays_in_progress_until_its_retries_end(conn: Any) -> No
     storage = await history(conn, 5)
     beside = (await late(conn))["catch_up_id"]
     [lane] = await take(conn, "w", beside)
-    piece = await read(conn, lane.cursor)
-    await defer(conn, lane, piece, "retry", "dead")
-    await advance(conn, [lane], piece.next, 5)
+    result = await read(conn, lane.cursor)
+    await defer(conn, lane, result, "retry", "dead")
+    await advance(conn, [lane], result.next, 5)
     assert (await read(conn, lane.cursor)).messages == []
     await sweep(conn, storage)
     assert (await catch_up(conn))["status"] == "IN_PROGRESS"
@@ -309,10 +309,10 @@ async def test_starting_a_catch_up_takes_the_lanes_from_their_holder(conn: Any) 
     group = await subscribe(conn, "late", catch_up=json.dumps({"beside_from": 2}))
     [lane] = await take(conn, "w", group)
     await publish_many(conn, *"abcd")
-    piece = await read(conn, lane.cursor)
+    result = await read(conn, lane.cursor)
     assert await let_die(conn, storage) == 1
     row = await conn.fetchrow("select * from postbus.resurrect(array[$1::bigint])", group)
-    assert await advance(conn, [lane], piece.next, 4) == [1]
+    assert await advance(conn, [lane], result.next, 4) == [1]
     assert await work_through(conn, row["catch_up_id"], worker="other") == list("abcd")
 
 

@@ -111,9 +111,9 @@ async def test_holder_of_the_lane_loses_it(conn: Any) -> None:
     group = await subscribe(conn)
     await publish(conn, "old")
     [lane] = await take(conn, "w", group)
-    piece = await read(conn, lane.cursor)
+    result = await read(conn, lane.cursor)
     await force(conn, await now(conn))
-    assert await advance(conn, [lane], piece.next, 1) == [1]
+    assert await advance(conn, [lane], result.next, 1) == [1]
 
 
 async def test_cursor_within_a_segment_keeps_its_settled_messages(conn: Any) -> None:
@@ -123,9 +123,9 @@ async def test_cursor_within_a_segment_keeps_its_settled_messages(conn: Any) -> 
     await publish_many(conn, *"abc")
     await publish_many(conn, *"de")
     [lane] = await take(conn, "w", group)
-    piece = await read(conn, lane.cursor)
-    assert piece.during is not None
-    await advance(conn, [lane], piece.during, 2, done=piece.places[1])
+    result = await read(conn, lane.cursor)
+    assert result.during is not None
+    await advance(conn, [lane], result.during, 2, done=result.at[1])
     middle = await now(conn)
     await publish(conn, "young")
 
@@ -140,9 +140,9 @@ async def test_half_settled_younger_segment_stays_half_settled(conn: Any) -> Non
     before = await now(conn)
     await publish_many(conn, *"abc")
     [lane] = await take(conn, "w", group)
-    piece = await read(conn, lane.cursor)
-    assert piece.during is not None
-    await advance(conn, [lane], piece.during, 2, done=piece.places[1])
+    result = await read(conn, lane.cursor)
+    assert result.during is not None
+    await advance(conn, [lane], result.during, 2, done=result.at[1])
     assert await force(conn, before) == {}
     assert await left(conn, group) == ["c"]
 
@@ -180,15 +180,15 @@ async def test_late_commits_wait_until_the_cursor_reaches_them(conn: Any, connec
     for payload in ("done", "not done"):
         await publish(conn, payload)
     [lane] = await take(conn, "w", group)
-    piece = await read(conn, lane.cursor)
-    assert piece.during is not None
-    await advance(conn, [lane], piece.during, 1, done=piece.places[0])
+    result = await read(conn, lane.cursor)
+    assert result.during is not None
+    await advance(conn, [lane], result.during, 1, done=result.at[0])
     for one in transactions:
         await one.commit()
 
     assert await force(conn, middle) == {}
     assert await left(conn, group) == ["late and old", "late and young", "not done"]
-    await advance(conn, [lane], piece.next, 1)
+    await advance(conn, [lane], result.next, 1)
     assert await force(conn, middle) == {"g": 1}
     assert await left(conn, group) == ["late and young"]
 
@@ -204,9 +204,9 @@ async def test_late_commits_behind_the_cursor_are_skipped_and_counted(conn: Any,
     for payload in ("done", "old", "old too"):
         await publish(conn, payload)
     [lane] = await take(conn, "w", group)
-    piece = await read(conn, lane.cursor)
-    assert piece.during is not None
-    await advance(conn, [lane], piece.during, 1, done=piece.places[0])
+    result = await read(conn, lane.cursor)
+    assert result.during is not None
+    await advance(conn, [lane], result.during, 1, done=result.at[0])
     await open_transaction.commit()
     middle = await now(conn)
     await publish(conn, "young")

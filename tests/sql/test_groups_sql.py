@@ -215,14 +215,14 @@ async def test_seek_moves_the_position_after_an_optional_dry_run(conn: Any) -> N
     group = await subscribe(conn)
     ids = await publish(conn, "one", "two", "three")
     [lane] = await take(conn, "w", group)
-    piece = await read(conn, lane.cursor)
-    await advance(conn, [lane], piece.next, 3)
+    result = await read(conn, lane.cursor)
+    await advance(conn, [lane], result.next, 3)
 
     assert await conn.fetchval("select postbus.seek('t', 'g', 'FROM_BEGINNING', dry_run => true)") == 3
     assert await _left(conn, group) == []
     assert await conn.fetchval("select postbus.seek('t', 'g', 'FROM_MESSAGE_ID', start_id => $1)", ids[1]) == 2
     assert await _left(conn, group) == ["two", "three"]
-    assert await advance(conn, [lane], piece.next) == [1]
+    assert await advance(conn, [lane], result.next) == [1]
     assert [row["action"] for row in await lease(conn, "w", group, [lane])] == ["lost", "take"]
     await sweep(conn, 2)
     assert await _lag(conn, group) == (2, True)
@@ -237,10 +237,10 @@ async def test_seek_waits_for_a_step_in_progress(connect: Connect) -> None:
     group = await subscribe(conn)
     await publish(conn, "one")
     [lane] = await take(conn, "w", group)
-    piece = await read(conn, lane.cursor)
+    result = await read(conn, lane.cursor)
     transaction = holder.transaction()
     await transaction.start()
-    assert await advance(holder, [lane], piece.next, 1) == []
+    assert await advance(holder, [lane], result.next, 1) == []
     seeking = asyncio.create_task(admin.fetchval("select postbus.seek('t', 'g', 'FROM_BEGINNING')"))
     while not await is_waiting(conn, admin.get_server_pid()):
         await asyncio.sleep(0.001)
@@ -442,20 +442,20 @@ async def test_lost_lane_refuses_everything_from_its_old_holder(conn: Any) -> No
     group = await subscribe(conn)
     await publish(conn, "one", "two", key="k")
     [old] = await take(conn, "old", group)
-    piece = await read(conn, old.cursor)
-    await defer(conn, old, piece, "retry")
+    result = await read(conn, old.cursor)
+    await defer(conn, old, result, "retry")
     await vanish(conn, "old")
     [new] = await take(conn, "new", group)
 
-    assert await advance(conn, [old], piece.next, 2) == [1]
-    assert await defer(conn, old, piece, "retry", "park") is None
+    assert await advance(conn, [old], result.next, 2) == [1]
+    assert await defer(conn, old, result, "retry", "park") is None
     assert await claim_deferred(conn, old) == []
-    assert await settle_deferred(conn, old, piece.ids[:1], "done") == ["lost"]
+    assert await settle_deferred(conn, old, result.ids[:1], "done") == ["lost"]
     assert await conn.fetchval("select postbus.hold_lane($1)", old.token) is False
     assert await conn.fetchval("select count(*) from postbus.deferred") == 1
     assert await conn.fetchval("select postbus.hold_lane($1)", new.token) is True
-    assert [row["id"] for row in await claim_deferred(conn, new)] == piece.ids[:1]
-    assert await advance(conn, [new], piece.next, 2) == []
+    assert [row["id"] for row in await claim_deferred(conn, new)] == result.ids[:1]
+    assert await advance(conn, [new], result.next, 2) == []
 
 
 async def test_one_lost_lane_does_not_hold_up_the_others(conn: Any) -> None:
@@ -478,12 +478,12 @@ async def test_fence_holds_while_the_ledger_is_folded(connect: Connect) -> None:
     [old] = await take(conn, "old", group)
     await vanish(conn, "old")
     [new] = await take(conn, "new", group)
-    piece = await read(conn, new.cursor)
-    await advance(conn, [new], piece.next, 1)
+    result = await read(conn, new.cursor)
+    await advance(conn, [new], result.next, 1)
     transaction = sweeper.transaction()
     await transaction.start()
     assert (await sweep(sweeper, storage, timedelta(minutes=10)))["folded"] > 0
-    advancing = asyncio.create_task(advance(stale, [old], piece.next, 1))
+    advancing = asyncio.create_task(advance(stale, [old], result.next, 1))
     await asyncio.wait([advancing], timeout=0.2)
     await transaction.commit()
 
@@ -520,10 +520,10 @@ async def test_lane_with_a_step_in_progress_is_left_for_the_next_call(connect: C
     group = await subscribe(conn)
     await publish(conn, "one")
     [old] = await take(conn, "old", group)
-    piece = await read(conn, old.cursor)
+    result = await read(conn, old.cursor)
     transaction = stale.transaction()
     await transaction.start()
-    assert await advance(stale, [old], piece.next, 1) == []
+    assert await advance(stale, [old], result.next, 1) == []
     await vanish(conn, "old")
 
     assert await take(conn, "new", group) == []
@@ -531,7 +531,7 @@ async def test_lane_with_a_step_in_progress_is_left_for_the_next_call(connect: C
     [new] = await take(conn, "new", group)
 
     assert (await read(conn, new.cursor)).messages == []
-    assert await advance(stale, [old], piece.next, 1) == [1]
+    assert await advance(stale, [old], result.next, 1) == [1]
 
 
 async def test_lane_held_for_a_transaction_is_not_taken(connect: Connect) -> None:
@@ -567,19 +567,19 @@ async def _with_messages(conn: Any, *messages: str, **options: Any) -> tuple[int
     group = await subscribe(conn)
     await publish(conn, *messages, key="k")
     [lane] = await take(conn, "w", group)
-    piece = await read(conn, lane.cursor)
-    return group, lane, piece
+    result = await read(conn, lane.cursor)
+    return group, lane, result
 
 
 async def test_failed_message_is_retried_while_its_key_waits(conn: Any) -> None:
     """Messages of the same key are parked, and come one by one in order after it; attempts are counted."""
-    _, lane, piece = await _with_messages(conn, "one", "two", "three")
-    assert await defer(conn, lane, piece, "retry", "park", "park") == ["retried", "parked", "parked"]
-    await advance(conn, [lane], piece.next, 3)
+    _, lane, result = await _with_messages(conn, "one", "two", "three")
+    assert await defer(conn, lane, result, "retry", "park", "park") == ["retried", "parked", "parked"]
+    await advance(conn, [lane], result.next, 3)
 
-    for n, id in enumerate(piece.ids):
+    for n, id in enumerate(result.ids):
         [row] = await claim_deferred(conn, lane)
-        assert (row["id"], row["payload"].decode()) == (id, piece.messages[n])
+        assert (row["id"], row["payload"].decode()) == (id, result.messages[n])
         assert row["attempts"] == (2 if n == 0 else 1)
         assert await claim_deferred(conn, lane) == [], "leased"
         assert await settle_deferred(conn, lane, [id], "done") == ["done"]
@@ -589,37 +589,37 @@ async def test_failed_message_is_retried_while_its_key_waits(conn: Any) -> None:
 async def test_message_parked_behind_an_ended_one_is_due(connect: Connect) -> None:
     """Parking and settling can overlap in any way: no message stays parked behind nothing."""
     conn, settler = await connect(), await connect()
-    _, lane, piece = await _with_messages(conn, "one", "two", "three")
-    await defer(conn, lane, piece, "retry")
+    _, lane, result = await _with_messages(conn, "one", "two", "three")
+    await defer(conn, lane, result, "retry")
     await claim_deferred(conn, lane)
     transaction = settler.transaction()
     await transaction.start()
-    assert await settle_deferred(settler, lane, piece.ids[:1], "done") == ["done"]
-    assert await defer(conn, lane, piece.after(1), "park") == ["parked"]  # the settler has not committed
+    assert await settle_deferred(settler, lane, result.ids[:1], "done") == ["done"]
+    assert await defer(conn, lane, result.after(1), "park") == ["parked"]  # the settler has not committed
     await transaction.commit()
     assert await claim_deferred(conn, lane) == []
     await sweep(conn, 2)
     [row] = await claim_deferred(conn, lane)
-    assert row["id"] == piece.ids[1]
+    assert row["id"] == result.ids[1]
     await settle_deferred(conn, lane, [row["id"]], "done")
-    await defer(conn, lane, piece.after(2), "park")
-    assert [row["id"] for row in await claim_deferred(conn, lane)] == piece.ids[2:]
+    await defer(conn, lane, result.after(2), "park")
+    assert [row["id"] for row in await claim_deferred(conn, lane)] == result.ids[2:]
 
 
 async def test_exhausted_attempts_make_a_dead_letter_of_that_group(conn: Any) -> None:
     """After `max_attempts` one group gives up a message, and a redrive returns it to that group alone."""
-    group, lane, piece = await _with_messages(conn, "one", "two", max_attempts=3)
+    group, lane, result = await _with_messages(conn, "one", "two", max_attempts=3)
     other = await subscribe(conn, "other", "FROM_BEGINNING")
-    await defer(conn, lane, piece, "retry", "park")
+    await defer(conn, lane, result, "retry", "park")
     for outcome in ("retried", "dead"):
         [row] = await claim_deferred(conn, lane)
-        assert row["id"] == piece.ids[0]
+        assert row["id"] == result.ids[0]
         assert await settle_deferred(conn, lane, [row["id"]], "retry", delay=timedelta(0), error="no") == [outcome]
     letter = await conn.fetchrow("select * from postbus.dead_letters")
     assert (letter["group_name"], letter["attempts"], letter["last_error"]) == ("g", 3, "no")
     assert letter["reason"] == "gave up after 3 attempts"
     [row] = await claim_deferred(conn, lane)
-    assert row["id"] == piece.ids[1], "its key goes on"
+    assert row["id"] == result.ids[1], "its key goes on"
     await settle_deferred(conn, lane, [row["id"]], "done")
 
     assert "--group" in await refused(conn.fetchval("select postbus.redrive('t')"), "PB402")
@@ -627,47 +627,47 @@ async def test_exhausted_attempts_make_a_dead_letter_of_that_group(conn: Any) ->
     assert await conn.fetchval("select postbus.redrive('t', group_name => 'g', dry_run => true)") == 1
     assert await conn.fetchval("select postbus.redrive('t', group_name => 'g')") == 1
     [row] = await claim_deferred(conn, lane)
-    assert (row["id"], row["attempts"], row["subscription_id"]) == (piece.ids[0], 1, group)
+    assert (row["id"], row["attempts"], row["subscription_id"]) == (result.ids[0], 1, group)
     [other_lane] = await take(conn, "v", other)
     assert await claim_deferred(conn, other_lane) == []
 
 
 async def test_same_message_can_be_a_dead_letter_of_two_groups(conn: Any) -> None:
     """Each group gives up on its own."""
-    _, lane, piece = await _with_messages(conn, "one", max_attempts=1)
+    _, lane, result = await _with_messages(conn, "one", max_attempts=1)
     second = await subscribe(conn, "h", "FROM_BEGINNING")
     [its_lane] = await take(conn, "w2", second)
 
-    assert await defer(conn, lane, piece, "retry") == ["dead"]
-    assert await defer(conn, its_lane, piece, "dead") == ["dead"]
+    assert await defer(conn, lane, result, "retry") == ["dead"]
+    assert await defer(conn, its_lane, result, "dead") == ["dead"]
     groups = await conn.fetch("select group_name from postbus.dead_letters order by 1")
     assert [row["group_name"] for row in groups] == ["g", "h"]
 
 
 async def test_callers_lower_attempt_limit_wins(conn: Any) -> None:
     """The caller's `max_attempts` applies if it is lower than the topic's."""
-    _, lane, piece = await _with_messages(conn, "one", "two", max_attempts=9)
+    _, lane, result = await _with_messages(conn, "one", "two", max_attempts=9)
 
-    assert await defer(conn, lane, piece, "retry", max_attempts=1) == ["dead"]
-    assert await defer(conn, lane, piece.after(1), "retry", max_attempts=2) == ["retried"]
+    assert await defer(conn, lane, result, "retry", max_attempts=1) == ["dead"]
+    assert await defer(conn, lane, result.after(1), "retry", max_attempts=2) == ["retried"]
     await claim_deferred(conn, lane)
-    assert await settle_deferred(conn, lane, piece.ids[1:], "retry", max_attempts=2) == ["dead"]
+    assert await settle_deferred(conn, lane, result.ids[1:], "retry", max_attempts=2) == ["dead"]
 
 
 async def test_released_attempt_does_not_count(conn: Any) -> None:
     """A released message is due at once, with its attempts as before."""
-    _, lane, piece = await _with_messages(conn, "one")
-    await defer(conn, lane, piece, "retry")
+    _, lane, result = await _with_messages(conn, "one")
+    await defer(conn, lane, result, "retry")
     await claim_deferred(conn, lane)
-    assert await settle_deferred(conn, lane, piece.ids, "release") == ["released"]
+    assert await settle_deferred(conn, lane, result.ids, "release") == ["released"]
 
     assert [row["attempts"] for row in await claim_deferred(conn, lane)] == [2]
 
 
 async def test_unsettled_attempt_returns_after_its_lease_uncharged(conn: Any) -> None:
     """The lane's holder learns that the message is suspect and claims it alone; only that attempt counts."""
-    _, lane, piece = await _with_messages(conn, "one", lease="1 minute")
-    await defer(conn, lane, piece, "retry")
+    _, lane, result = await _with_messages(conn, "one", lease="1 minute")
+    await defer(conn, lane, result, "retry")
     [row] = await claim_deferred(conn, lane)
     assert row["attempts"] == 2
 
@@ -680,10 +680,10 @@ async def test_unsettled_attempt_returns_after_its_lease_uncharged(conn: Any) ->
 
 async def test_deferring_twice_changes_nothing(conn: Any) -> None:
     """A worker that died between deferring and advancing defers again, and the message is there once."""
-    _, lane, piece = await _with_messages(conn, "one", "two")
-    await defer(conn, lane, piece, "retry", "dead")
+    _, lane, result = await _with_messages(conn, "one", "two")
+    await defer(conn, lane, result, "retry", "dead")
     await claim_deferred(conn, lane)
-    await defer(conn, lane, piece, "retry", "dead")
+    await defer(conn, lane, result, "retry", "dead")
 
     assert await conn.fetchval("select array_agg(attempts) from postbus.deferred") == [2]
     assert await conn.fetchval("select count(*) from postbus.dead_letter") == 1
@@ -789,11 +789,11 @@ async def test_lag_is_exact_after_the_sweep(conn: Any) -> None:
     assert lags == [13, 13, 1, 3]
     held = await take(conn, "w", late)
     for lane in held:
-        piece = await read(conn, lane.cursor, lanes=(lane.lane,))
-        if piece.messages:
-            done = len(piece.messages) - 1
-            assert piece.during is not None
-            await advance(conn, [lane], piece.during, done, piece.places[done - 1]) if done else None
+        result = await read(conn, lane.cursor, lanes=(lane.lane,))
+        if result.messages:
+            done = len(result.messages) - 1
+            assert result.during is not None
+            await advance(conn, [lane], result.during, done, result.at[done - 1]) if done else None
     behind = await conn.fetchval("select lag from postbus.groups where group_name = 'late'")
     left = sum([len((await read_all(conn, await cursor_of(conn, late, n), lanes=(n,)))[0]) for n in range(3)])
     assert behind == left
@@ -806,12 +806,12 @@ async def test_oldest_unsettled_message_gives_the_age(conn: Any) -> None:
     await publish(conn, "one", "two")
     times = await conn.fetch("select published_at from postbus.log order by sequence")
     [lane] = await take(conn, "w", group)
-    piece = await read(conn, lane.cursor, 1)
+    result = await read(conn, lane.cursor, 1)
     oldest = "select oldest_at from postbus.group_lag($1)"
     assert await conn.fetchval(oldest, group) == times[0][0]
-    await advance(conn, [lane], piece.next, 1)
+    await advance(conn, [lane], result.next, 1)
     assert await conn.fetchval(oldest, group) == times[1][0]
-    await advance(conn, [lane], (await read(conn, piece.next)).next, 1)
+    await advance(conn, [lane], (await read(conn, result.next)).next, 1)
     assert await conn.fetchval(oldest, group) is None
 
 

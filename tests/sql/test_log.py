@@ -21,14 +21,14 @@ async def test_ids_encode_segment_and_index(conn: Any) -> None:
     many = await publish_many(conn, *"abc")
     await rotate(conn, storage)
     [last] = await publish(conn, "last")
-    piece = await read(conn, await cursor_of(conn, group))
+    result = await read(conn, await cursor_of(conn, group))
 
-    assert piece.ids == [one, *many, last]
-    assert [id % 1024 for id in piece.ids] == [0, 0, 1, 2, 0]
-    assert sorted(piece.ids) == piece.ids, "they go on in the next partition"
+    assert result.ids == [one, *many, last]
+    assert [id % 1024 for id in result.ids] == [0, 0, 1, 2, 0]
+    assert sorted(result.ids) == result.ids, "they go on in the next partition"
     rows = await conn.fetch("select id, payload, sequence, index from postbus.log order by sequence, index")
-    assert [(row["id"], row["payload"].decode()) for row in rows] == list(zip(piece.ids, piece.messages, strict=True))
-    assert [(row["sequence"], row["index"]) for row in rows] == piece.places
+    assert [(row["id"], row["payload"].decode()) for row in rows] == list(zip(result.ids, result.messages, strict=True))
+    assert [(row["sequence"], row["index"]) for row in rows] == result.at
 
 
 async def test_messages_of_a_key_share_a_lane(conn: Any) -> None:

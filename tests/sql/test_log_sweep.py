@@ -177,8 +177,8 @@ async def test_open_transaction_goes_on_publishing_into_the_new_partition(connec
     assert first == ["x", "y"]
     names = [isolation for *_, isolation in sessions]
     assert second == [f"{isolation} {n}" for n in (1, 2, 3) for isolation in names]
-    by_leaf = await conn.fetch("select count(*) from postbus.segment group by tableoid order by min(sequence)")
-    assert [row[0] for row in by_leaf] == [4, 4, 3]
+    by_partition = await conn.fetch("select count(*) from postbus.segment group by tableoid order by min(sequence)")
+    assert [row[0] for row in by_partition] == [4, 4, 3]
 
 
 async def test_publisher_that_knew_the_old_epoch_still_writes_there(connect: Connect) -> None:
@@ -252,11 +252,11 @@ async def test_unsettled_message_of_a_segment_holds_its_partition(conn: Any) -> 
     await publish_many(conn, *"abc")
     await _close(conn, storage)
     [lane] = await take(conn, "w", group)
-    piece = await read(conn, lane.cursor)
-    assert piece.during is not None
-    await advance(conn, [lane], piece.during, 2, piece.places[1])
+    result = await read(conn, lane.cursor)
+    assert result.during is not None
+    await advance(conn, [lane], result.during, 2, result.at[1])
     assert await _sweep_all(conn, storage, _HOUR) == []
-    await advance(conn, [lane], piece.during, 1, piece.places[2])
+    await advance(conn, [lane], result.during, 1, result.at[2])
     assert await _sweep_until(["segment_1_1"], conn, storage, _HOUR)
 
 
@@ -458,9 +458,9 @@ async def test_partition_goes_at_max_retention_and_losses_are_recorded(conn: Any
     await _close(conn, storage)
     await pass_all(conn, quick)
     [lane] = await take(conn, "w", slow)
-    piece = await read(conn, lane.cursor)
-    assert piece.during is not None
-    await advance(conn, [lane], piece.during, 2, piece.places[1])
+    result = await read(conn, lane.cursor)
+    assert result.during is not None
+    await advance(conn, [lane], result.during, 2, result.at[1])
     assert await _sweep_all(conn, storage, 4 * _HOUR) == []
     assert await _sweep_until(["segment_1_1"], conn, storage, 6 * _HOUR)
 
@@ -587,12 +587,12 @@ async def test_max_retention_applies_to_deferred_messages(conn: Any) -> None:
         heartbeat_timeout="90 days",
     )
     await subscribe(conn)
-    await publish_many(conn, "dead", "failed", "behind", "shelved", "in hand", keys=["d", "k", "k", "s", "h"])
+    await publish_many(conn, "dead", "failed", "behind", "released", "in hand", keys=["d", "k", "k", "s", "h"])
     popped = await pop(conn, 5)
     by_text = dict(zip(popped.messages, popped.ids, strict=True))
     await conn.execute("select postbus.dead_letter($1, $2, 'no')", popped.token, [by_text["dead"]])
     await retry(conn, popped, by_text["failed"])
-    await conn.execute("select postbus.release($1, $2)", popped.token, [by_text["shelved"]])
+    await conn.execute("select postbus.release($1, $2)", popped.token, [by_text["released"]])
     await conn.execute("select postbus.extend(array[$1::uuid], '1 hour')", popped.token)
     later = timedelta(minutes=11)
 
@@ -745,8 +745,8 @@ async def test_receipts_are_removed_with_their_messages(conn: Any) -> None:
     group = await subscribe(conn, "g", "FROM_BEGINNING")
     held = await take(conn, "w", group)
     for _ in range(4):
-        piece = await read(conn, held[0].cursor, 1)
-        await advance(conn, held, piece.next, 1)
+        result = await read(conn, held[0].cursor, 1)
+        await advance(conn, held, result.next, 1)
     await conn.execute("update postbus.cursor set fenced_at = null, at = at - interval '1 hour'")
     assert (await sweep(conn, storage))["folded"] > 0
     of_group = "select count(*) from postbus.receipt where subscription_id = $1 and epoch = 1"
@@ -913,8 +913,8 @@ async def test_sweep_aborted_at_any_point_is_repeated(connect: Connect) -> None:
     tables = await conn.fetch(
         r"select relname from pg_class where relname ~ '^segment_1_\d+$' and relkind = 'r' order by oid"
     )
-    spare = epochs[-1] + 1
-    assert [row[0] for row in tables] == [f"segment_1_{epoch}" for epoch in [*epochs, spare]]
+    standby = epochs[-1] + 1
+    assert [row[0] for row in tables] == [f"segment_1_{epoch}" for epoch in [*epochs, standby]]
     assert await conn.fetchval("select messages from postbus.topic_count") == published
     assert await _lost(conn) == {}
     await publish(conn, "last")
@@ -972,8 +972,8 @@ async def test_folding_keeps_the_last_row_of_each_lane(conn: Any) -> None:
     for n in range(20):
         await publish(conn, f"{n}", key="k")
         for lane in held:
-            piece = await read(conn, lane.cursor, lanes=(lane.lane,))
-            await advance(conn, [lane], piece.next, len(piece.messages))
+            result = await read(conn, lane.cursor, lanes=(lane.lane,))
+            await advance(conn, [lane], result.next, len(result.messages))
     before = [await cursor_of(conn, group, n) for n in (0, 1)]
     assert (await sweep(conn, storage))["folded"] == 0, "rows go some minutes later"
     folded = (await sweep(conn, storage, _HOUR))["folded"]

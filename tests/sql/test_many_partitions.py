@@ -14,7 +14,7 @@ import pytest
 from support.fix_database import Connect
 from support.log_sql import advance, create_topic, pass_all, publish_many, read, subscribe, sweep, take
 
-LEAVES = int(os.environ.get("POSTBUS_TEST_LEAVES", "60"))
+PARTITIONS = int(os.environ.get("POSTBUS_TEST_PARTITIONS", "60"))
 _ASKED = "select d.*, m.status as of_all from postbus.deliveries_of('t', $1) as d, postbus.message_state('t', $1) as m"
 
 
@@ -24,8 +24,8 @@ async def _fill(conn: Any, storage: int, group: int, partitions: int) -> list[in
     ids: list[int] = []
     for _ in range(partitions):
         ids += await publish_many(conn, "x")
-        piece = await read(conn, lane.cursor)
-        await advance(conn, [lane], piece.next, 1)
+        result = await read(conn, lane.cursor)
+        await advance(conn, [lane], result.next, 1)
         # Begin the next partition as a sweep does; a real sweep would look at all partitions.
         await conn.execute("select postbus.add_partition($1, postbus.epoch($1)::integer + 1)", storage)
         await conn.execute("select setval(postbus.epoch_sequence($1), postbus.epoch($1) + 1)", storage)
@@ -59,13 +59,13 @@ async def _blocks(conn: Any, id: int) -> int:
 
 @pytest.mark.timeout(600)
 async def test_state_of_one_message_is_found_at_once_under_load(conn: Any, connect: Connect) -> None:
-    """It takes less than 200 ms with 500 partitions (POSTBUS_TEST_LEAVES), whatever is published and settled beside
+    """It takes less than 200 ms with 500 partitions (POSTBUS_TEST_PARTITIONS), whatever is published and settled beside
     it."""
     storage = await create_topic(conn)
     done, lags = [await subscribe(conn, name) for name in ("done", "lags")]
-    ids = await _fill(conn, storage, done, LEAVES)
-    assert await conn.fetchval("select count(*) from postbus.receipt where number is not null") >= LEAVES - 1
-    assert await conn.fetchval("select count(*) from postbus.log_partition where storage_id = $1", storage) > LEAVES
+    ids = await _fill(conn, storage, done, PARTITIONS)
+    assert await conn.fetchval("select count(*) from postbus.receipt where number is not null") >= PARTITIONS - 1
+    assert await conn.fetchval("select count(*) from postbus.log_partition where storage_id = $1", storage) > PARTITIONS
     load = [
         asyncio.create_task(act)
         for act in (
@@ -84,8 +84,8 @@ async def test_state_of_one_message_is_found_at_once_under_load(conn: Any, conne
                 took.append(time.perf_counter() - began)
                 assert {row["group_name"]: row["status"] for row in rows}["done"] == "COMPLETED"
                 blocks.append(await _blocks(conn, id))
-            print(f"{LEAVES} partitions: {sorted(took)[4] * 1000:.0f} ms, {blocks} blocks")
-            assert min(blocks) < 1000 + 5 * LEAVES, (
+            print(f"{PARTITIONS} partitions: {sorted(took)[4] * 1000:.0f} ms, {blocks} blocks")
+            assert min(blocks) < 1000 + 5 * PARTITIONS, (
                 blocks
             )  # it looks at one row of each partition, but does not search them
             assert sorted(took)[4] < 0.2, took

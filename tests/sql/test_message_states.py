@@ -155,9 +155,9 @@ async def test_deferred_message_is_not_completed_by_the_end_of_its_group(conn: A
     group = await subscribe(conn, "g")
     failed, behind, done = await publish_many(conn, *"abc", keys=["k", "k", "other"])
     [lane] = await take(conn, "w", group)
-    piece = await read(conn, lane.cursor)
-    assert await defer(conn, lane, piece, "retry", "park") == ["retried", "parked"]
-    await advance(conn, [lane], piece.next, 3)
+    result = await read(conn, lane.cursor)
+    assert await defer(conn, lane, result, "retry", "park") == ["retried", "parked"]
+    await advance(conn, [lane], result.next, 3)
     before = [("g", "FAILED"), ("g", "PENDING"), ("g", "COMPLETED")]
     assert await tracked(conn) == before
     assert await state(conn, failed) == (["g"], [], "PROCESSING")
@@ -187,9 +187,9 @@ async def test_dead_letter_stays_failed(conn: Any, tracking: str, how: str) -> N
     group = await subscribe(conn, "g")
     [id] = await publish(conn, "one")
     [lane] = await take(conn, "w", group)
-    piece = await read(conn, lane.cursor)
-    await defer(conn, lane, piece, "dead")
-    await advance(conn, [lane], piece.next, 1)
+    result = await read(conn, lane.cursor)
+    await defer(conn, lane, result, "dead")
+    await advance(conn, [lane], result.next, 1)
     assert await state(conn, id) == (["g"], [], "FAILED")
     if how == "purged":
         await conn.execute("select postbus.purge_dead_letters('t', group_name => 'g')")
@@ -206,9 +206,9 @@ async def test_redriven_message_is_completed_by_its_next_attempt(conn: Any, trac
     group = await subscribe(conn, "g")
     [id] = await publish(conn, "one")
     [lane] = await take(conn, "w", group)
-    piece = await read(conn, lane.cursor)
-    await defer(conn, lane, piece, "dead")
-    await advance(conn, [lane], piece.next, 1)
+    result = await read(conn, lane.cursor)
+    await defer(conn, lane, result, "dead")
+    await advance(conn, [lane], result.next, 1)
     late = await subscribe(conn, "late", "FROM_BEGINNING")
     assert await state(conn, id) == (["g", "late"], [], "PROCESSING")
     await conn.execute("select postbus.redrive('t', group_name => 'g')")
@@ -228,9 +228,9 @@ async def test_completed_message_that_fails_after_a_seek_back_stays_completed(co
     await pass_all(conn, group)
     await conn.execute("select postbus.seek('t', 'g', 'FROM_BEGINNING')")
     [lane] = await take(conn, "w", group)
-    piece = await read(conn, lane.cursor)
-    await defer(conn, lane, piece, "retry")
-    await advance(conn, [lane], piece.next, 1)
+    result = await read(conn, lane.cursor)
+    await defer(conn, lane, result, "retry")
+    await advance(conn, [lane], result.next, 1)
     assert await state(conn, id) == (["g"], ["g"], "COMPLETED")
     await claim_deferred(conn, lane)
     await settle_deferred(conn, lane, [id], "dead")
@@ -270,10 +270,10 @@ async def test_settlement_committed_after_a_group_joined_leaves_it_required(conn
     [id] = await publish(conn, "one")
     worker = await connect()
     [lane] = await take(conn, "w", a)
-    piece = await read(conn, lane.cursor)
+    result = await read(conn, lane.cursor)
     settling = worker.transaction()
     await settling.start()
-    await advance(worker, [lane], piece.next, 1)
+    await advance(worker, [lane], result.next, 1)
     await subscribe(conn, "late", "FROM_BEGINNING")
     await settling.commit()
     assert await state(conn, id) == (["a", "late"], ["a"], "PROCESSING")
@@ -380,11 +380,11 @@ async def test_deferred_message_is_not_completed_by_the_return_of_its_group(conn
     group = await subscribe(conn, "g")
     done, failed, given_up, last = await publish_many(conn, *"abcd")
     [lane] = await take(conn, "w", group)
-    piece = await read(conn, lane.cursor, 1)
-    assert piece.during is not None
-    await advance(conn, [lane], piece.during, 1, done=piece.places[0])
-    piece = await read(conn, await cursor_of(conn, group))
-    assert await defer(conn, lane, piece, "retry", "dead") == ["retried", "dead"]
+    result = await read(conn, lane.cursor, 1)
+    assert result.during is not None
+    await advance(conn, [lane], result.during, 1, done=result.at[0])
+    result = await read(conn, await cursor_of(conn, group))
+    assert await defer(conn, lane, result, "retry", "dead") == ["retried", "dead"]
     await conn.execute("select postbus.leave_groups('w', array[$1::bigint])", group)
     await let_die(conn, storage)
     await return_from_dead(conn, "g")
@@ -405,10 +405,10 @@ async def test_messages_settled_ahead_of_the_cursor_stay_completed(conn: Any, tr
     group = await subscribe(conn, "g")
     _, ahead = await publish_many(conn, *"ab")
     [lane] = await take(conn, "w", group)
-    place = (await read(conn, lane.cursor)).places[1]
+    second = (await read(conn, lane.cursor)).at[1]
     await conn.execute(
         "select postbus.note_done(array[$1::uuid], '{0}', array[$2::bigint], array[$3::int], array[$3::int + 1])",
-        lane.token, *place,
+        lane.token, *second,
     )  # fmt: skip
     await conn.execute("select postbus.leave_groups('w', array[$1::bigint])", group)
     done = (["g"], ["g"], "COMPLETED")
@@ -467,10 +467,10 @@ async def test_cancelled_catch_up_is_not_required_for_its_buffered_messages(conn
 async def give_up(conn: Any, subscription: int, id: int) -> None:
     """Read up to a message and give it up."""
     [lane] = await take(conn, "w", subscription)
-    piece = await read(conn, lane.cursor)
-    piece = piece.after(piece.ids.index(id))
-    assert await defer(conn, lane, piece, "dead") == ["dead"]
-    await advance(conn, [lane], piece.next, len(piece.messages))
+    result = await read(conn, lane.cursor)
+    result = result.after(result.ids.index(id))
+    assert await defer(conn, lane, result, "dead") == ["dead"]
+    await advance(conn, [lane], result.next, len(result.messages))
     await conn.execute("select postbus.leave_groups('w', array[$1::bigint])", subscription)
 
 
@@ -531,9 +531,9 @@ async def test_failure_in_a_catch_up_does_not_undo_the_groups_completion(conn: A
         await conn.execute("select postbus.redrive('t', group_name => 'g')")
     else:
         [lane] = await take(conn, "w", history)
-        piece = await read(conn, lane.cursor)
-        await defer(conn, lane, piece, "retry")
-        await advance(conn, [lane], piece.next, 1)
+        result = await read(conn, lane.cursor)
+        await defer(conn, lane, result, "retry")
+        await advance(conn, [lane], result.next, 1)
         await conn.execute("select postbus.seek('t', 'g', 'FROM_NOW')")
     assert await conn.fetchval("select count(*) from postbus.deferred where subscription_id = $1", group) == 1
     assert await state(conn, id) == (["g"], ["g"], "COMPLETED")
@@ -558,9 +558,9 @@ async def test_message_that_failed_in_a_catch_up_is_completed_by_its_group(conn:
         await conn.execute("select postbus.redrive('t', group_name => 'g')")
     else:
         [lane] = await take(conn, "w", history)
-        piece = await read(conn, lane.cursor)
-        await defer(conn, lane, piece, "retry")
-        await advance(conn, [lane], piece.next, 1)
+        result = await read(conn, lane.cursor)
+        await defer(conn, lane, result, "retry")
+        await advance(conn, [lane], result.next, 1)
         await conn.execute("select postbus.seek('t', 'g', 'FROM_NOW')")
     assert await state(conn, id) == (["g", "other"], ["other"], "PROCESSING")
     late = await subscribe(conn, "late", "FROM_BEGINNING")
@@ -595,8 +595,8 @@ async def test_message_given_up_ahead_of_a_catch_up_stays_failed(conn: Any, trac
     group = await subscribe(conn, "g")
     first, given_up = await publish_many(conn, *"ab")
     [lane] = await take(conn, "w", group)
-    piece = (await read(conn, lane.cursor)).after(1)
-    assert await defer(conn, lane, piece, "dead") == ["dead"]
+    result = (await read(conn, lane.cursor)).after(1)
+    assert await defer(conn, lane, result, "dead") == ["dead"]
     await conn.execute("select postbus.leave_groups('w', array[$1::bigint])", group)
     await let_die(conn, storage)
     await conn.execute("select postbus.subscribe('t', 'g', catch_up => '{\"beside_from\": 0}')")

@@ -17,7 +17,7 @@ async def create_queue(conn: Any, **options: Any) -> None:
 
 
 async def move(conn: Any, *groups: str, **options: Any) -> Any:
-    named = "".join(f", {name} => ${place}" for place, name in enumerate(options, 2))
+    named = "".join(f", {name} => ${n}" for n, name in enumerate(options, 2))
     return await conn.fetchrow(
         f"select * from postbus.move_topic('t', $1, '{{\"lanes\": 1}}'{named})", list(groups), *options.values()
     )

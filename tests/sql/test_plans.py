@@ -111,8 +111,8 @@ async def test_states_of_all_messages_are_computed_from_few(conn: Any) -> None:
     await eventually(all_is_visible, within=60)  # otherwise cursors have to examine each segment
     await pass_all(conn, groups[0])
     for lane in await take(conn, "w", groups[1]):
-        piece = await read(conn, lane.cursor, 1000, lanes=(lane.lane,))
-        await advance(conn, [lane], piece.next, len(piece.messages))
+        result = await read(conn, lane.cursor, 1000, lanes=(lane.lane,))
+        await advance(conn, [lane], result.next, len(result.messages))
     await subscribe(conn, "late", "FROM_BEGINNING")
     await conn.execute("analyze")
     models = await conn.fetchval(

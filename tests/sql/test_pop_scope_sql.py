@@ -22,7 +22,7 @@ async def in_namespace(conn: Any, *topics: str, mode: str = "new") -> None:
 async def pop(conn: Any, count: int = 1, **options: Any) -> Pop:
     """Call `pop_scope` once for group g, on namespace n unless told otherwise."""
     scope = options if {"task", "pattern"} & set(options) else {"namespace": "n", **options}
-    named = "".join(f", {name} => ${place}" for place, name in enumerate(scope, 2))
+    named = "".join(f", {name} => ${n}" for n, name in enumerate(scope, 2))
     return as_pop(
         await conn.fetch(f"select * from postbus.pop_scope('g', max_count => $1{named})", count, *scope.values())
     )

@@ -325,13 +325,13 @@ async def test_pop_leaves_lanes_to_their_worker(conn: Any) -> None:
     """A pop takes nothing from a worker's lanes; when the worker is gone, it continues at the worker's position."""
     group = await a_group(conn, "one", "two")
     [lane] = await take(conn, "w", group)
-    piece = await read(conn, lane.cursor, 1)
+    result = await read(conn, lane.cursor, 1)
 
     assert (await pop(conn, 5)).messages == []
-    await advance(conn, [lane], piece.next, len(piece.messages))
+    await advance(conn, [lane], result.next, len(result.messages))
     await conn.execute("select postbus.leave_groups('w', array[$1::bigint])", group)
 
-    assert (await pop(conn, 5)).messages == ["one", "two"][len(piece.messages) :]
+    assert (await pop(conn, 5)).messages == ["one", "two"][len(result.messages) :]
 
 
 async def test_worker_continues_where_pops_stopped(conn: Any) -> None:

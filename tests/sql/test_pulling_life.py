@@ -171,12 +171,12 @@ async def test_pop_of_a_dead_group_delivers_retried_and_buffered_messages(conn: 
     """Failed messages, and those an earlier pop buffered, return with the group."""
     storage = await create_topic(conn)
     await subscribe(conn)
-    await publish_many(conn, "failed", "shelved")
+    await publish_many(conn, "failed", "buffered")
     assert await retry(conn, await pop(conn)) != {}
     await publish_many(conn, "new")
     assert await let_die(conn, storage) == 1
 
-    assert sorted((await pop(conn, 10)).messages + (await pop(conn, 10)).messages) == ["failed", "new", "shelved"]
+    assert sorted((await pop(conn, 10)).messages + (await pop(conn, 10)).messages) == ["buffered", "failed", "new"]
     assert await state(conn) == "ACTIVE"
 
 

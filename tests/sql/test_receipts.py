@@ -11,7 +11,7 @@ import pytest
 from support.eventually import eventually
 from support.log_sql import (
     Lane,
-    Piece,
+    ReadResult,
     advance,
     claim_deferred,
     create_topic,
@@ -51,7 +51,7 @@ async def state(conn: Any, id: int) -> tuple[set[str], set[str], str]:
     return set(row["required"]), set(row["completed"]), row["status"]
 
 
-async def read_one(conn: Any) -> tuple[Lane, Piece, int]:
+async def read_one(conn: Any) -> tuple[Lane, ReadResult, int]:
     """Return a lane of group g, a worker's read result in it, and the id of the only message."""
     await create_topic(conn)
     group = await subscribe(conn)
@@ -62,9 +62,9 @@ async def read_one(conn: Any) -> tuple[Lane, Piece, int]:
 
 async def given_up(conn: Any) -> tuple[Lane, int]:
     """Return a lane of group g and the id of the message in it that became a dead letter."""
-    lane, piece, id = await read_one(conn)
-    await defer(conn, lane, piece, "dead")
-    await advance(conn, [lane], piece.next, 1)
+    lane, result, id = await read_one(conn)
+    await defer(conn, lane, result, "dead")
+    await advance(conn, [lane], result.next, 1)
     return lane, id
 
 
@@ -73,8 +73,8 @@ async def settle_all(conn: Any, group: int, worker: str = "w") -> None:
     lanes = await take(conn, worker, group)
     assert lanes
     for lane in lanes:
-        piece = await read(conn, lane.cursor, lanes=(lane.lane,))
-        assert await advance(conn, [lane], piece.next, len(piece.messages)) == []
+        result = await read(conn, lane.cursor, lanes=(lane.lane,))
+        assert await advance(conn, [lane], result.next, len(result.messages)) == []
     await conn.execute("select postbus.leave_groups($1, array[$2::bigint])", worker, group)
 
 
@@ -164,11 +164,11 @@ async def test_each_message_of_a_segment_has_its_own_time(conn: Any) -> None:
     group = await subscribe(conn)
     ids = await publish_many(conn, *"abc")
     [lane] = await take(conn, "w", group)
-    piece = await read(conn, lane.cursor)
-    assert piece.during is not None
-    await advance(conn, [lane], piece.during, 2, done=piece.places[1])
+    result = await read(conn, lane.cursor)
+    assert result.during is not None
+    await advance(conn, [lane], result.during, 2, done=result.at[1])
     assert [(await statuses(conn, id))["g"] for id in ids] == ["COMPLETED", "COMPLETED", "PENDING"]
-    await advance(conn, [lane], piece.next, 1)
+    await advance(conn, [lane], result.next, 1)
 
     a, b, c = [(await deliveries(conn, id))["g"]["settled_at"] for id in ids]
     assert a == b < c
@@ -190,9 +190,9 @@ async def test_attempts_and_errors_are_kept(conn: Any) -> None:
     group = await subscribe(conn)
     ids = await publish_many(conn, *"abc", keys=["k", "k", None])
     [lane] = await take(conn, "w", group)
-    piece = await read(conn, lane.cursor)
-    assert await defer(conn, lane, piece, "retry", "park", "dead") == ["retried", "parked", "dead"]
-    await advance(conn, [lane], piece.next, 3)
+    result = await read(conn, lane.cursor)
+    assert await defer(conn, lane, result, "retry", "park", "dead") == ["retried", "parked", "dead"]
+    await advance(conn, [lane], result.next, 3)
     assert [(await statuses(conn, id))["g"] for id in ids] == ["RETRYING", "WAITING", "DEAD"]
     assert await state(conn, ids[0]) == ({"g"}, set(), "PROCESSING")
     assert await state(conn, ids[2]) == ({"g"}, set(), "FAILED")
@@ -332,10 +332,10 @@ async def test_tracking_of_a_topic_can_change_while_groups_work(conn: Any, there
     got: list[str] = []
     for n, tracking in enumerate((there, back, there)):
         [id] = await publish(conn, f"m{n}")
-        piece = await read(conn, lane.cursor)
+        result = await read(conn, lane.cursor)
         await conn.execute("select postbus.set_topic('t', $1)", json.dumps({"tracking": tracking}))
-        got += piece.messages
-        assert await advance(conn, [lane], piece.next, len(piece.messages)) == []
+        got += result.messages
+        assert await advance(conn, [lane], result.next, len(result.messages)) == []
         row = (await deliveries(conn, id))["g"]
         assert row["status"] == "COMPLETED"
         assert (row["settled_at"] is not None) == (tracking == "REFERENCE_COUNTING")
@@ -374,12 +374,12 @@ async def test_catch_up_settles_no_message_beyond_its_end(conn: Any) -> None:
 
 async def test_retried_message_stays_completed_after_a_seek_back(conn: Any) -> None:
     """The group gets the message once more, and has completed it all the same."""
-    lane, piece, id = await read_one(conn)
-    await defer(conn, lane, piece, "retry")
+    lane, result, id = await read_one(conn)
+    await defer(conn, lane, result, "retry")
     await claim_deferred(conn, lane)
     await settle_deferred(conn, lane, [id], "done")
     assert await statuses(conn, id) == {"g": "COMPLETED"}, "though the cursor is not past it yet"
-    await advance(conn, [lane], piece.next, 1)
+    await advance(conn, [lane], result.next, 1)
     assert await statuses(conn, id) == {"g": "COMPLETED"}
     await conn.execute("select postbus.seek('t', 'g', 'FROM_BEGINNING')")
     assert await statuses(conn, id) == {"g": "COMPLETED"}
@@ -392,10 +392,10 @@ async def test_redriven_message_without_a_key_returns_to_its_own_lane(conn: Any)
     group = await subscribe(conn)
     ids = [(await publish_many(conn, "x", keys=[None]))[0] for _ in range(3)]
     lane = (await take(conn, "w", group))[0]
-    piece = await read(conn, lane.cursor)
-    assert piece.ids == ids
-    await defer(conn, lane, piece, *["dead"] * 3)
-    await advance(conn, [lane], piece.next, 3)
+    result = await read(conn, lane.cursor)
+    assert result.ids == ids
+    await defer(conn, lane, result, *["dead"] * 3)
+    await advance(conn, [lane], result.next, 3)
     await conn.execute("select postbus.redrive('t', group_name => 'g')")
     assert [await statuses(conn, id) for id in ids] == [{"g": "RETRYING"}] * 3
     assert [row["id"] for row in await claim_deferred(conn, lane)] == ids
@@ -403,7 +403,7 @@ async def test_redriven_message_without_a_key_returns_to_its_own_lane(conn: Any)
 
 async def test_clock_set_back_hides_no_receipt(conn: Any) -> None:
     """A message may be published at a later time than the one at which it is settled."""
-    lane, piece, id = await read_one(conn)
-    await advance(conn, [lane], piece.next, 1)
+    lane, result, id = await read_one(conn)
+    await advance(conn, [lane], result.next, 1)
     await conn.execute("update postbus.cursor set at = at - interval '1 hour'")
     assert await state(conn, id) == ({"g"}, {"g"}, "COMPLETED")

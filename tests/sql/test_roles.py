@@ -301,10 +301,10 @@ async def test_roles_share_the_work_of_a_log(conn: Any, as_role: AsRole) -> None
     group = await subscribe(consumer, topic="log")
     await publish(producer, "one", "two", topic="log", key="k")
     [lane] = await take(consumer, "w", group)
-    piece = await read(consumer, lane.cursor, topic="log")
-    assert piece.messages == ["one", "two"]
-    assert await defer(consumer, lane, piece, "retry", "dead") == ["retried", "dead"]
-    assert await advance(consumer, [lane], piece.next, 2) == []
+    result = await read(consumer, lane.cursor, topic="log")
+    assert result.messages == ["one", "two"]
+    assert await defer(consumer, lane, result, "retry", "dead") == ["retried", "dead"]
+    assert await advance(consumer, [lane], result.next, 2) == []
     [row] = await claim_deferred(consumer, lane)
     assert await settle_deferred(consumer, lane, [row["id"]], "done") == ["done"]
     await conn.execute("update postbus.log_storage set partition_bytes = 1")

@@ -27,7 +27,7 @@ async def _segments(conn: Any) -> list[int]:
 
 
 async def _publish(conn: Any, payloads: list[bytes], topic: str = "t", /, **columns: list[Any]) -> list[int]:
-    named = "".join(f", {name} => ${place}" for place, name in enumerate(columns, 3))
+    named = "".join(f", {name} => ${n}" for n, name in enumerate(columns, 3))
     ids: list[int] = await conn.fetchval(
         f"select postbus.publish_many($1, $2::bytea[]{named})", topic, payloads, *columns.values()
     )

@@ -428,9 +428,9 @@ async def test_labels_follow_the_rules_for_names(conn: Any, label: str, name: st
 async def read_some(conn: Any, group: int, count: int) -> Any:
     """Let a worker settle the first messages of a topic. Returns its lane."""
     [lane] = await take(conn, "w", group)
-    piece = await read(conn, lane.cursor, count)
-    assert piece.during
-    await advance(conn, [lane], piece.during, count, piece.places[count - 1])
+    result = await read(conn, lane.cursor, count)
+    assert result.during
+    await advance(conn, [lane], result.during, count, result.at[count - 1])
     return lane
 
 
@@ -470,9 +470,9 @@ async def test_added_key_with_a_later_start_skips_its_older_messages(conn: Any) 
     assert await retried(conn, group) == []
     [lane] = await take(conn, "w", group)
     settled = await conn.fetch("select id from postbus.deferred_of(array[$1::uuid]) where is_done", lane.token)
-    piece = await read(conn, lane.cursor)
+    result = await read(conn, lane.cursor)
     passed = {row["id"] for row in settled}
-    left = [payload for payload, id in zip(piece.messages, piece.ids, strict=True) if id not in passed]
+    left = [payload for payload, id in zip(result.messages, result.ids, strict=True) if id not in passed]
     assert left == ["a old", "b young"]
 
 

@@ -42,8 +42,8 @@ async def test_message_retried_ahead_of_the_cursor_is_known_as_done(conn: Any) -
     group = await subscribe(conn)
     ids = await publish_many(conn, "slow", "failing")
     first = await followed(conn, group, "first")
-    piece = await read(conn, first.cursor)
-    assert await defer(conn, first, piece.after(1), "retry") == ["retried"]
+    result = await read(conn, first.cursor)
+    assert await defer(conn, first, result.after(1), "retry") == ["retried"]
 
     second = await followed(conn, group, "second", before="first")
     assert await known_to(conn, second) == [(ids[1], False, True)]
@@ -61,12 +61,12 @@ async def test_settled_message_is_remembered_until_the_cursor_passes_it(conn: An
     group = await subscribe(conn)
     await publish_many(conn, "given up", "other")
     lane = await followed(conn, group, "worker")
-    piece = await read(conn, lane.cursor)
-    assert await defer(conn, lane, piece, "dead") == ["dead"]
+    result = await read(conn, lane.cursor)
+    assert await defer(conn, lane, result, "dead") == ["dead"]
     await sweep(conn, storage)
-    assert await known_to(conn, lane) == [(piece.ids[0], True, True)]
+    assert await known_to(conn, lane) == [(result.ids[0], True, True)]
 
-    assert await advance(conn, [lane], piece.next, 2) == []
+    assert await advance(conn, [lane], result.next, 2) == []
     assert await known_to(conn, lane) == []
     await sweep(conn, storage)
     assert await conn.fetchval("select count(*) from postbus.settled_ahead") == 0
@@ -78,12 +78,12 @@ async def test_message_behind_the_cursor_needs_no_record(conn: Any) -> None:
     group = await subscribe(conn)
     await publish_many(conn, "failing")
     lane = await followed(conn, group, "worker")
-    piece = await read(conn, lane.cursor)
-    await defer(conn, lane, piece, "retry")
-    await advance(conn, [lane], piece.next, 1)
-    assert await known_to(conn, lane) == [(piece.ids[0], False, False)]
+    result = await read(conn, lane.cursor)
+    await defer(conn, lane, result, "retry")
+    await advance(conn, [lane], result.next, 1)
+    assert await known_to(conn, lane) == [(result.ids[0], False, False)]
     await claim_deferred(conn, lane)
-    await settle_deferred(conn, lane, piece.ids, "done")
+    await settle_deferred(conn, lane, result.ids, "done")
     assert await conn.fetchval("select count(*) from postbus.settled_ahead") == 0
 
 
@@ -128,13 +128,13 @@ async def test_deferred_message_is_not_done_when_its_lane_is_released(conn: Any)
     group = await subscribe(conn)
     await publish_many(conn, "slow", "failing", "done")
     lane = await followed(conn, group, "worker")
-    piece = await read(conn, lane.cursor)
-    assert await defer(conn, lane, piece.after(1), "retry") == ["retried"]
-    position, _ = piece.places[0]
+    result = await read(conn, lane.cursor)
+    assert await defer(conn, lane, result.after(1), "retry") == ["retried"]
+    position, _ = result.at[0]
     await conn.execute(
         "select postbus.note_done(array[$1::uuid], '{0}', array[$2::bigint], '{1}', '{3}')", lane.token, position
     )
-    assert await known_to(conn, lane) == [(piece.ids[1], False, True), (piece.ids[2], True, True)]
+    assert await known_to(conn, lane) == [(result.ids[1], False, True), (result.ids[2], True, True)]
 
     await conn.execute("select postbus.set_group_state('t', 'g', 'CANCELLED')")
     told = "select status from postbus.message_states order by id"

@@ -57,7 +57,7 @@ async def sweep_queue(conn: Any, later: timedelta = timedelta(0), *, if_due: boo
     )
 
 
-async def closed_leaf(conn: Any, *payloads: str, **options: Any) -> int:
+async def closed_partition(conn: Any, *payloads: str, **options: Any) -> int:
     """Create a topic that retains nothing, with a closed partition. Returns its storage."""
     storage = await create_topic(conn, retention="0", zero_subscription_retention="0", **options)
     await publish_many(conn, *payloads)
@@ -158,7 +158,7 @@ async def test_batch_size_limits_a_sweep(conn: Any) -> None:
 
 async def test_partitions_are_dropped_once_per_interval(conn: Any) -> None:
     """Counting messages, and beginning and closing partitions, do not wait for the interval."""
-    storage = await closed_leaf(conn, "a")
+    storage = await closed_partition(conn, "a")
     await _nothing_is_open(conn)
     await conn.execute(
         "select postbus.note_run('drop_partitions', $1, 1, interval '5 minutes', clock_timestamp(), clock_timestamp())",
@@ -189,7 +189,7 @@ async def _nothing_is_open(conn: Any) -> None:
 
 async def test_blocked_drop_stays_due(conn: Any, connect: Connect) -> None:
     """A transaction that uses the partition delays its drop for no longer than it lasts."""
-    storage = await closed_leaf(conn, "a")
+    storage = await closed_partition(conn, "a")
     await _nothing_is_open(conn)
     reader = await connect()
     query = "select dropped from postbus.sweep_log_as_of($1, clock_timestamp() + $2, if_due => true)"
@@ -225,7 +225,7 @@ async def test_heartbeat_checks_keep_the_detection_interval(conn: Any) -> None:
 async def test_jobs_report_their_results(conn: Any) -> None:
     """The view shows runs, the last start and duration, and how much was removed then and in total."""
     await conn.execute("""select postbus.create_topic('q', '{"retention": "1 hour"}')""")
-    storage = await closed_leaf(conn, "a", "b", "c")
+    storage = await closed_partition(conn, "a", "b", "c")
     await drops(conn, storage, 6 * _MINUTE, "segment_1_1")
     await finish(conn, "d")
     await sweep_queue(conn, _DAY)
@@ -274,7 +274,7 @@ async def test_new_database_is_healthy(conn: Any) -> None:
 async def test_backlog_is_unhealthy(conn: Any) -> None:
     """Expired messages and partitions count once a sweep should have removed them."""
     await conn.execute("""select postbus.create_topic('q', '{"retention": "1 hour"}')""")
-    await closed_leaf(conn, "a", "b")
+    await closed_partition(conn, "a", "b")
     await finish(conn, "c", "d", "e")
     assert (await health(conn, timedelta(0), 4))["backlog"] == 0
     row = await health(conn, 2 * _HOUR, 4)
@@ -428,7 +428,7 @@ async def test_longer_lasting_partition_beside_old_messages_is_healthy(conn: Any
 
 async def test_partition_that_nobody_drops_is_unhealthy(conn: Any) -> None:
     """It has been past its retention for three intervals, and no process has checked it since."""
-    storage = await closed_leaf(conn, *"abc")
+    storage = await closed_partition(conn, *"abc")
     await sweep(conn, storage, -_HOUR)
     assert (await health(conn, 10 * _MINUTE))["healthy"]
     found = await health(conn, 40 * _MINUTE)

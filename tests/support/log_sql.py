@@ -25,7 +25,7 @@ async def create_topic(conn: Any, name: str = "t", **options: Any) -> int:
 
 async def subscribe(conn: Any, group: str = "g", start: str = "FROM_NOW", *, topic: str = "t", **options: Any) -> int:
     """Subscribe a group. Returns the subscription's id."""
-    named = "".join(f", {name} => ${place}" for place, name in enumerate(options, 4))
+    named = "".join(f", {name} => ${n}" for n, name in enumerate(options, 4))
     id: int = await conn.fetchval(
         f"select subscription_id from postbus.subscribe($1, $2, $3{named})", topic, group, start, *options.values()
     )
@@ -35,7 +35,7 @@ async def subscribe(conn: Any, group: str = "g", start: str = "FROM_NOW", *, top
 async def publish_many(
     conn: Any, *payloads: str, topic: str = "t", keys: list[str | None] | None = None, **options: Any
 ) -> list[int]:
-    named = "".join(f", {name} => ${place}" for place, name in enumerate(options, 4))
+    named = "".join(f", {name} => ${n}" for n, name in enumerate(options, 4))
     ids: list[int] = await conn.fetchval(
         f"select postbus.publish_many($1, $2::bytea[], keys => $3{named})",
         topic,
@@ -57,31 +57,31 @@ async def cursor_of(conn: Any, subscription: int, lane: int = 0) -> str:
 
 
 @dataclass
-class Piece:
+class ReadResult:
     """The result of one read."""
 
     messages: list[str] = field(default_factory=list)
     keys: list[str | None] = field(default_factory=list)
-    places: list[tuple[int, int]] = field(default_factory=list)
+    at: list[tuple[int, int]] = field(default_factory=list)
     segments: list[Any] = field(default_factory=list)
     next: str = ""
     during: str | None = None
     more: bool = False
 
-    def after(self, count: int) -> Piece:
+    def after(self, count: int) -> ReadResult:
         """Return the rest without the first messages."""
-        return replace(self, messages=self.messages[count:], keys=self.keys[count:], places=self.places[count:])
+        return replace(self, messages=self.messages[count:], keys=self.keys[count:], at=self.at[count:])
 
     @property
     def ids(self) -> list[int]:
-        return [(position & _NUMBER) * 1024 + index for position, index in self.places]
+        return [(position & _NUMBER) * 1024 + index for position, index in self.at]
 
 
 async def read(
     conn: Any, cursor: str, count: int = 1000, *, topic: str = "t", lanes: tuple[int, ...] = (0,), **options: Any
-) -> Piece:
+) -> ReadResult:
     """Call `read_log` once."""
-    named = "".join(f", {name} => ${place}" for place, name in enumerate(options, 5))
+    named = "".join(f", {name} => ${n}" for n, name in enumerate(options, 5))
     rows = await conn.fetch(
         f"select * from postbus.read_log($1, $2, $3, max_count => $4{named})",
         topic,
@@ -91,23 +91,23 @@ async def read(
         *options.values(),
     )
     last = rows.pop()
-    piece = Piece(segments=rows, next=last["next_cursor"], during=last["during_cursor"], more=last["more"])
+    result = ReadResult(segments=rows, next=last["next_cursor"], during=last["during_cursor"], more=last["more"])
     for row in rows:
         for index in range(row["first_index"], len(row["payloads"])):
-            piece.messages.append(row["payloads"][index].decode(errors="replace"))
-            piece.keys.append(row["keys"][index] if row["keys"] else None)
-            piece.places.append((row["sequence"], index))
-    return piece
+            result.messages.append(row["payloads"][index].decode(errors="replace"))
+            result.keys.append(row["keys"][index] if row["keys"] else None)
+            result.at.append((row["sequence"], index))
+    return result
 
 
 async def read_all(conn: Any, cursor: str, count: int = 1000, **options: Any) -> tuple[list[str], str]:
     """Read until nothing more is there. Returns the messages, and the cursor after them."""
     found: list[str] = []
     while True:
-        piece = await read(conn, cursor, count, **options)
-        found += piece.messages
-        cursor = piece.next
-        if not piece.more and not piece.messages:
+        result = await read(conn, cursor, count, **options)
+        found += result.messages
+        cursor = result.next
+        if not result.more and not result.messages:
             return found, cursor
 
 
@@ -157,7 +157,7 @@ async def take(conn: Any, worker: str, subscription: int, held: list[Lane] | Non
 async def advance(
     conn: Any, lanes: list[Lane], cursor: str, passed: int = 0, done: tuple[int, int] | None = None
 ) -> list[int]:
-    """Advance lanes. Returns the lost ones, by their place in the list from 1 on."""
+    """Advance lanes. Returns the lost ones, by their numbers in the list from 1 on."""
     lost: list[int] = await conn.fetchval(
         "select postbus.advance($1, $2, $3, $4, $5, $6, $7, $8)",
         [lane.subscription for lane in lanes],
@@ -169,16 +169,16 @@ async def advance(
         [done[1] if done else None] * len(lanes),
         [passed] * len(lanes),
     )
-    for place, lane in enumerate(lanes, 1):
-        if place not in lost:
+    for n, lane in enumerate(lanes, 1):
+        if n not in lost:
             lane.number += 1
             lane.cursor = cursor
     return lost
 
 
-async def defer(conn: Any, lane: Lane, piece: Piece, *kinds: str, **options: Any) -> list[str] | None:
+async def defer(conn: Any, lane: Lane, result: ReadResult, *kinds: str, **options: Any) -> list[str] | None:
     """Defer the first messages of a read result, one for each of `kinds`."""
-    named = "".join(f", {name} => ${place}" for place, name in enumerate(options, 10))
+    named = "".join(f", {name} => ${n}" for n, name in enumerate(options, 10))
     count = len(kinds)
     told: list[str] | None = await conn.fetchval(
         f"select postbus.defer($1, $2, $3, $4, $5, $6, $7, $8, $9{named})",
@@ -186,8 +186,8 @@ async def defer(conn: Any, lane: Lane, piece: Piece, *kinds: str, **options: Any
         lane.lane,
         lane.token,
         list(kinds),
-        piece.ids[:count],
-        [position for position, _ in piece.places[:count]],
+        result.ids[:count],
+        [position for position, _ in result.at[:count]],
         [timedelta(0)] * count,
         ["it failed"] * count,
         [None] * count,
@@ -213,7 +213,7 @@ async def claim_deferred(
 
 
 async def settle_deferred(conn: Any, lane: Lane, ids: list[int], outcome: str, **options: Any) -> list[str]:
-    named = "".join(f", {name} => ${place}" for place, name in enumerate(options, 6))
+    named = "".join(f", {name} => ${n}" for n, name in enumerate(options, 6))
     told: list[str] = await conn.fetchval(
         f"select postbus.settle_deferred($1, $2, $3, $4, $5{named})",
         lane.subscription,
@@ -239,10 +239,10 @@ async def pass_all(conn: Any, group: int, worker: str = "w", *, topic: str = "t"
     held = await take(conn, worker, group)
     count = 0
     for lane in held:
-        piece = await read(conn, lane.cursor, 100000, topic=topic, lanes=(lane.lane,))
-        assert not piece.more
-        await advance(conn, [lane], piece.next, len(piece.messages))
-        count += len(piece.messages)
+        result = await read(conn, lane.cursor, 100000, topic=topic, lanes=(lane.lane,))
+        assert not result.more
+        await advance(conn, [lane], result.next, len(result.messages))
+        count += len(result.messages)
     await conn.execute("select postbus.leave_groups($1, array[$2::bigint])", worker, group)
     return count
 
@@ -290,7 +290,7 @@ async def partitions_of(conn: Any, storage: int) -> list[int]:
 
 async def subscribe_scope(conn: Any, group: str = "g", **scope: Any) -> dict[str, int]:
     """Subscribe to a scope. Returns the subscriptions by topic."""
-    named = ", ".join(f"{name} => ${place}" for place, name in enumerate(scope, 2))
+    named = ", ".join(f"{name} => ${n}" for n, name in enumerate(scope, 2))
     rows = await conn.fetch(
         f"select topic_name, subscription_id from postbus.subscribe_scope($1, {named})", group, *scope.values()
     )
