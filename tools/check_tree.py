@@ -1,4 +1,4 @@
-"""The shape of the tree: small modules, few private packages with telling names, and no class name twice."""
+"""The shape of the tree: small modules, few private packages with telling names, and no name twice."""
 
 from __future__ import annotations
 
@@ -30,6 +30,11 @@ def problems_in(root: Path) -> Iterator[str]:
     private = sorted(path.parent.name for path in package.glob("_*/__init__.py"))
     if len(private) > MOST_PRIVATE_PACKAGES:
         yield f"{len(private)} private packages, where {MOST_PRIVATE_PACKAGES} should do: {', '.join(private)}"
+    yield from _repeated_classes(package)
+    yield from _repeated_test_files(root)
+
+
+def _repeated_classes(package: Path) -> Iterator[str]:
     defined: dict[str, set[str]] = defaultdict(set)
     for path in sorted(package.rglob("*.py")):
         within = path.relative_to(package)
@@ -39,6 +44,15 @@ def problems_in(root: Path) -> Iterator[str]:
     for name, places in sorted(defined.items()):
         if len(places - {WIRE}) > 1:
             yield f"class {name} is in {' and in '.join(sorted(places))}"
+
+
+def _repeated_test_files(root: Path) -> Iterator[str]:
+    tests: dict[str, list[str]] = defaultdict(list)
+    for path in sorted((root / "tests").rglob("test_*.py")):
+        tests[path.name].append(str(path.parent.relative_to(root)))
+    for name, folders in sorted(tests.items()):
+        if len(folders) > 1:
+            yield f"{name} is in {' and in '.join(folders)}; pytest imports only one of them"
 
 
 def main() -> int:

@@ -12,7 +12,7 @@ def _write(path: Path, text: str = "") -> None:
     path.write_text(text)
 
 
-def test_long_private_and_repeated_modules_and_classes_are_reported(tmp_path: Path) -> None:
+def test_modules_and_classes_of_the_wrong_shape_are_reported(tmp_path: Path) -> None:
     """Each rule is broken once, and each is reported with its place."""
     package = tmp_path / "src" / "postbus"
     _write(package / "long.py", "x = 1\n" * 401)
@@ -20,6 +20,8 @@ def test_long_private_and_repeated_modules_and_classes_are_reported(tmp_path: Pa
     _write(package / "one.py", "class Twice: ...\nclass OnTheWire: ...\n")
     _write(package / "two.py", "class Twice: ...\n")
     _write(package / "server" / "views.py", "class OnTheWire: ...\n")
+    _write(tmp_path / "tests" / "api" / "test_bus.py")
+    _write(tmp_path / "tests" / "flow" / "test_bus.py")
     for n in range(15):
         _write(package / f"_p{n:02}" / "__init__.py")
 
@@ -28,6 +30,7 @@ def test_long_private_and_repeated_modules_and_classes_are_reported(tmp_path: Pa
         "src/postbus/_lonely.py is private",
         "15 private packages, where 14 should do: _p00, _p01, _p02, _",
         "class Twice is in one.py and in two.py",
+        "test_bus.py is in tests/api and in tests/flow",
     ]
 
 
