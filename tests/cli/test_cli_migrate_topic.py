@@ -122,7 +122,7 @@ async def test_unconsumed_queue_can_be_handed_over_later(cli: Cli, bus: Bus, con
 
     assert "waits for the queue" in (await cli.quick("groups", "list")).done().out
     assert "migrate jobs --to PUB_SUB --hand-over" in (await cli.quick("doctor")).done().out
-    assert "worked off" in (await cli.quick("groups", "resume", "jobs", "old")).failed(4).err
+    assert "let its consumers handle the rest" in (await cli.quick("groups", "resume", "jobs", "old")).failed(4).err
     assert (await cli.quick(*migrate, "--group", "new", "--hand-over")).failed(3).err, "it was not named before"
     assert (await cli.quick(*migrate, "--dry-run", "--json")).done().json["left"]["waiting"] == 1
 

@@ -82,14 +82,14 @@ async def test_read_beside_open_transactions_reads_only_new_segments(
     assert blocks < 60, text
 
 
-async def _blocks(conn: Any, query: str, *args: Any) -> int:
+async def _blocks(conn: Any, query: str, *args: Any, calls: int = 4) -> int:
     """Return how many blocks a query reads, including its functions, once its plans are cached.
 
-    An autovacuum or analyze of another process makes a session look up its plans once more, so the least of a few calls
-    counts.
+    Whatever changes catalogs meanwhile, even in another database, may make this session read them again. So the least
+    of several calls counts.
     """
     counts = []
-    for _ in range(4):
+    for _ in range(calls):
         explained = await conn.fetch(f"explain (analyze, buffers, costs off, timing off, summary off) {query}", *args)
         text = "\n".join(row[0] for row in explained)
         counts.append(int(re.findall(r"shared hit=(\d+)", text.split("Planning")[0])[0]))
@@ -165,7 +165,7 @@ async def test_returning_group_does_not_reread_settled_messages(conn: Any) -> No
     here = await conn.fetchval("select postbus.take_position(storage_id)::text from postbus.topic where name = 't'")
 
     assert await conn.fetchval(counted, group, here) == 2
-    assert await _blocks(conn, counted, group, here) < 100
+    assert await _blocks(conn, counted, group, here, calls=30) < 100
 
 
 @pytest.mark.parametrize(
