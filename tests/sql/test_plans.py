@@ -149,14 +149,23 @@ async def test_one_message_is_found_among_many_partitions(conn: Any) -> None:
     assert blocks[1] < blocks[0] + 200, blocks
 
 
-async def test_returning_group_does_not_reread_settled_messages(conn: Any) -> None:
-    """A poller that is DEAD between its polls learns what it missed from a few blocks of a log of 4000 messages."""
+async def test_returning_group_does_not_reread_settled_messages(conn: Any, connect: Connect) -> None:
+    """A poller that is DEAD between its polls learns what it missed from a few blocks of a log of 12,000 messages.
+
+    Transactions were open when it read, as there always are some beside it. A smaller log would be read as a whole to
+    look for what these may have published.
+    """
     await create_topic(conn, lanes=2)
     group = await subscribe(conn)
     await conn.execute(
-        "do $$ begin for n in 1 .. 4000 loop perform postbus.publish('t', 'x'::bytea); commit; end loop; end $$"
+        "do $$ begin for n in 1 .. 12000 loop perform postbus.publish('t', 'x'::bytea); commit; end loop; end $$"
     )
+    others = [await connect() for _ in range(3)]
+    for other in others:
+        await other.execute("begin; select pg_current_xact_id()")
     await pass_all(conn, group)
+    for other in others:
+        await other.execute("commit")
     await publish_many(conn, "new", "newer")
     counted = (
         "select c.messages from postbus.topic t "
